@@ -166,7 +166,7 @@ async def empty(url: str) -> None:
     import asyncpg  # every process of the tests imports this module, and few need these
 
     from codex_proxy.app.system import SystemClock
-    from codex_proxy.store.postgresql.store import PostgresStore
+    from codex_proxy.parts.machines.postgresql.store import PostgresStore
 
     if url not in _made:
         await (await PostgresStore.open(url, clock=SystemClock())).close()

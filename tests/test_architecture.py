@@ -53,7 +53,7 @@ PARTS_MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "cassettes": ("acp", "upstream"),  # dialects read cassettes of version 1
 }
 """The other parts that a part may import."""
-PART_LAYERS = {"claude_code": "agents", "acp": "agents", "mcp": "mcp"}
+PART_LAYERS = {"claude_code": "agents", "acp": "agents", "mcp": "mcp", "machines": "store"}
 """The layers of parts, whose rules they keep as if they were packages there. Others belong to the first row."""
 PART_WIRING = (r"codex_proxy\.parts\.mcp\.(settings|configured_servers|tool_source)",)
 """Modules of these parts that belong to the first row, too."""

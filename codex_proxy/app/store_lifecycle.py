@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import pkgutil
 from collections.abc import Iterator
 from functools import partial
 
@@ -16,10 +17,11 @@ from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.keys import Key
 from codex_proxy.core.own_errors import repeat
 from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySettings
-from codex_proxy.settings.fields import Settings
+from codex_proxy.parts import parts
+from codex_proxy.settings.fields import Settings, absent_store
 from codex_proxy.store.lock import StoreLock, check_lock
 from codex_proxy.store.retention import JUMP_SECONDS, AgeClock
-from codex_proxy.store.store import Store, StoreOptions
+from codex_proxy.store.store import SharedStore, Store, StoreOptions
 from codex_proxy.store.values import ContextLimits, Retention, StoreInUse, StoreRefused, StoreUnavailable
 
 log = structlog.get_logger(__name__)
@@ -149,15 +151,22 @@ def _errors_for_users() -> Iterator[None]:
         raise UserError(NEEDS_EXTRA) from error
 
 
+def _class_of(address: str) -> SharedStore:
+    scheme = address.partition("://")[0]
+    for part in parts():
+        if reference := part.stores.get(scheme):
+            found: SharedStore = pkgutil.resolve_name(reference)
+            return found
+    raise UserError(f"{scheme}:// is {absent_store(scheme)}")
+
+
 async def inspect_store(settings: Settings, *, in_use: bool = False) -> tuple[Key, ...]:
     """Returns the keys in the store, and changes nothing. Raises `UserError` if `open_store_lifecycle` would; with
     `in_use` a server may use the store. A file that does not exist, or is in memory, has no keys.
     """
     with _errors_for_users():
         if settings.in_database:
-            from codex_proxy.store.postgresql.store import inspect_database
-
-            return await inspect_database(settings.store)
+            return await _class_of(settings.store).inspect(settings.store)
         if settings.in_file and settings.store_file.exists():
             from codex_proxy.store.sqlite.opening import inspect_file
 
@@ -179,9 +188,7 @@ async def open_store(settings: Settings, clock: Clock) -> Store:
     }
     with _errors_for_users():
         if settings.in_database:
-            from codex_proxy.store.postgresql.store import PostgresStore
-
-            return await PostgresStore.open(settings.store, **options)
+            return await _class_of(settings.store).open(settings.store, **options)
         # Imported here, since a command line that only shows its help needs no database.
         from codex_proxy.store.sqlite.store import SqliteStore
 

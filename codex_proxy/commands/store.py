@@ -16,7 +16,7 @@ from codex_proxy.app.store_lifecycle import open_store
 from codex_proxy.app.system import SystemClock
 from codex_proxy.core.faults import UserError
 from codex_proxy.files.private import replace_file
-from codex_proxy.settings.fields import DATABASE_SCHEMES, Settings
+from codex_proxy.settings.fields import Settings
 from codex_proxy.store import checking, copying
 from codex_proxy.store.lock import StoreLock
 from codex_proxy.store.store import Store
@@ -114,7 +114,7 @@ def _require_store(settings: Settings) -> None:
 
 
 def _place(settings: Settings, place: str) -> Settings:
-    store = place if place.startswith(DATABASE_SCHEMES) else os.path.abspath(place)
+    store = place if "://" in place else os.path.abspath(place)
     return settings.model_copy(update={"store": store})
 
 

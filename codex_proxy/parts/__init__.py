@@ -56,6 +56,10 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     """The settings without effect unless an agent has a capability."""
     tools: tuple[str, ...] = ()
     """The types of tools in requests that it serves."""
+    stores: Mapping[str, str] = {}
+    """Its stores that several servers may use: the class for each scheme of an address. It has the functions `open` and
+    `inspect` of `SharedStore` (`codex_proxy.store.store`).
+    """
     old_names: Mapping[str, str] = {}
     """Old names of its settings, which the next release does not accept, each with today's, `table.key`."""
     fake_dialects: Mapping[str, str] = {}
@@ -86,6 +90,7 @@ class KnownPart(msgspec.Struct, frozen=True):
     settings: tuple[str, ...] = ()
     """The names of its settings, also old ones, and its variables that are not called `PROXY_<SETTING>`."""
     tools: tuple[str, ...] = ()
+    stores: tuple[str, ...] = ()
 
 
 KNOWN: Final[Mapping[str, KnownPart]] = {
@@ -103,6 +108,7 @@ KNOWN: Final[Mapping[str, KnownPart]] = {
         ),
         tools=("mcp",),
     ),
+    "machines": KnownPart(stores=("postgresql", "postgres")),
 }
 """Every part of this project. Its folder may be absent."""
 
@@ -122,7 +128,8 @@ def _is_there(name: str) -> bool:
 
 def absent_part(kind: str, name: str) -> str:
     """Returns the part whose folder is absent, and which has the agent (`kind`: `agents`), the setting (`settings`,
-    also the name of a variable) or the type of tools (`tools`); empty if there is none.
+    also the name of a variable), the type of tools (`tools`) or the scheme of a store's address (`stores`); empty if
+    there is none.
     """
     there = {part.name for part in parts()}
     return next(

@@ -14,7 +14,7 @@ from codex_proxy.admission.routes import Route
 from codex_proxy.agents.names import DEFAULT_AGENT, check_name, names
 from codex_proxy.agents.upstream.config import APIS, DEFAULT, UpstreamConfig
 from codex_proxy.core.turn import Sandbox
-from codex_proxy.parts import declared, parts
+from codex_proxy.parts import absent_part, declared, parts
 from codex_proxy.settings.old_names import OLD_NAMES
 from codex_proxy.settings.sources import SourcedSettings, default_config_file, from_variables
 from codex_proxy.settings.tables import AgentTable, TableName, WebhookTable, join_list
@@ -24,7 +24,14 @@ if TYPE_CHECKING:
 else:
     FakeDialect = Literal[("proto", "app-server", *(name for part in parts() for name in part.fake_dialects))]
 
-DATABASE_SCHEMES = ("postgresql://", "postgres://")
+
+def absent_store(scheme: str) -> str:
+    """Returns what is wrong with a scheme of a store's address; empty if a part has it."""
+    if any(scheme in part.stores for part in parts()):
+        return ""
+    part = absent_part("stores", scheme)
+    of_part = f"an address of the part {part}, which is not in this installation"
+    return of_part if part else "not the address of a store"
 
 
 def default_state_dir() -> Path:
@@ -337,8 +344,12 @@ class CoreSettings(SourcedSettings):
     @classmethod
     def _store_is_known(cls, store: str) -> str:
         is_path = "/" in store and ":" not in store.partition("/")[0]
-        if store in ("sqlite", "memory", "off") or is_path or store.startswith(DATABASE_SCHEMES):
+        scheme, is_url, _ = store.partition("://")
+        wrong = absent_store(scheme) if is_url else ""
+        if store in ("sqlite", "memory", "off") or is_path or (is_url and not wrong):
             return store
+        if absent_part("stores", scheme):
+            raise ValueError(f"{scheme}:// is {wrong}")
         raise ValueError(
             "choose sqlite, the path of a file (with a /), memory, off, or a URL "
             "(postgresql://user:password@host/database)"
@@ -404,8 +415,8 @@ class CoreSettings(SourcedSettings):
 
     @property
     def in_database(self) -> bool:
-        """Whether the store is a PostgreSQL database, whose URL is `store`."""
-        return self.store.startswith(DATABASE_SCHEMES)
+        """Whether the store is a database, whose URL is `store`."""
+        return "://" in self.store
 
     @property
     def in_file(self) -> bool:

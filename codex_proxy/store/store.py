@@ -7,9 +7,10 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Required, TypedDict, TypeVar, Unpack
+from typing import Protocol, Required, TypedDict, TypeVar, Unpack
 
 from codex_proxy.core.interfaces import Clock
+from codex_proxy.core.keys import Key
 from codex_proxy.core.step_memory import RamStepMemory, StepMemorySettings
 from codex_proxy.core.tokens import UsageSum
 from codex_proxy.store import queries, tables
@@ -49,6 +50,15 @@ from codex_proxy.store.values import (
 )
 
 T = TypeVar("T")
+
+
+class SharedStore(Protocol):
+    """The class of a store that several servers may use, at a URL. Raises `StoreRefused` or `StoreUnavailable`."""
+
+    async def open(self, url: str, **options: Unpack[StoreOptions]) -> Store: ...
+
+    async def inspect(self, url: str) -> tuple[Key, ...]:
+        """Returns the keys in the store, and changes nothing. Raises what `open` would raise."""
 
 
 class StoreOptions(TypedDict, total=False):

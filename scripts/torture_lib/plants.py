@@ -128,7 +128,7 @@ def swap_ollama_streams() -> None:
 
 def acknowledge_before_the_disk() -> None:
     """Makes no commit wait for the disk."""
-    from codex_proxy.store.postgresql import database
+    from codex_proxy.parts.machines.postgresql import database
 
     settings_of = database._settings_of
 
@@ -141,7 +141,7 @@ def acknowledge_before_the_disk() -> None:
 
 def lease_to_everybody() -> None:
     """Lets every server add a turn to a conversation in which another one works."""
-    from codex_proxy.store.postgresql import leases
+    from codex_proxy.parts.machines.postgresql import leases
 
     condition = "WHERE held.node = excluded.node OR held.lease_until < clock_timestamp()"
     assert condition in leases._ENTER
@@ -154,7 +154,7 @@ def leave_the_fence_out() -> None:
 
     put_in_place(leases, "LEASE_SECONDS", 1.0)
     put_in_place(leases, "RENEW_SECONDS", 0.3)
-    from codex_proxy.store.postgresql import writing
+    from codex_proxy.parts.machines.postgresql import writing
 
     assert "SELECT FROM turn" in writing.IN_TURN
     put_in_place(writing, "IN_TURN", "{0}::bigint IS NULL OR true AS in_turn")

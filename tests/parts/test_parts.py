@@ -52,7 +52,8 @@ def known_of(part: Part) -> KnownPart:
     aliases = [Settings.model_fields[name].validation_alias for name in names]
     choices = [str(each) for found in aliases if isinstance(found, AliasChoices) for each in found.choices]
     variables = [each for each in choices if not each.startswith("PROXY_")]
-    return KnownPart(tuple(part.agents), (*names, *part.old_names, *variables), part.tools)
+    settings = (*names, *part.old_names, *variables)
+    return KnownPart(tuple(part.agents), settings, part.tools, tuple(part.stores))
 
 
 @pytest.fixture
@@ -112,12 +113,17 @@ def test_a_request_with_tools_of_an_absent_part_is_refused_with_its_name(
     assert answer["error"]["param"].startswith("tools[0]")
 
 
-@pytest.mark.parametrize("name", [name for name, known in KNOWN.items() if known.agents or known.settings])
+@pytest.mark.parametrize(
+    "name", [name for name, known in KNOWN.items() if known.agents or known.settings or known.stores]
+)
 def test_what_belongs_to_an_absent_part_is_refused_with_its_name(
     name: str, without: Callable[[str], Path]
 ) -> None:
     folder = without(name)
     expected = f"the part {name}, which is not in this installation"
+    for scheme in KNOWN[name].stores:
+        told = python(folder, "-m", "codex_proxy", "serve", "--agent", "fake", PROXY_STORE=f"{scheme}://h/d")
+        assert (told.returncode, expected in told.stderr) == (2, True)
     for agent in KNOWN[name].agents:
         assert expected in python(folder, "-m", "codex_proxy", "doctor", "--agent", agent).stdout
     for setting in KNOWN[name].settings:

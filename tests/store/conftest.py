@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from codex_proxy.core.step_memory import StepMemorySettings
-from codex_proxy.store.postgresql.store import PostgresStore
+from codex_proxy.parts import absent_part
 from codex_proxy.store.sqlite.opening import connect
 from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.store import Store, StoreOptions
@@ -49,7 +49,10 @@ IN_MEMORY = pytest.param("memory", marks=pytest.mark.exhaustive)
 """The same code as that of a file, but for how it is opened."""
 
 
-@pytest.fixture(params=["file", IN_MEMORY, "postgresql"])
+IN_DATABASE = () if absent_part("stores", "postgresql") else ("postgresql",)
+
+
+@pytest.fixture(params=["file", IN_MEMORY, *IN_DATABASE])
 async def make(
     request: pytest.FixtureRequest, path: Path, clock: Hands, connections: Connections
 ) -> AsyncIterator[Make]:
@@ -67,6 +70,8 @@ async def make(
         elif request.param == "memory":
             store = SqliteStore.in_memory(opener=connections, **options)
         else:
+            from codex_proxy.parts.machines.postgresql.store import PostgresStore
+
             server: PostgresServer = request.getfixturevalue("postgres_server")
             await empty(server.url)
             store = await PostgresStore.open(server.url, **options)

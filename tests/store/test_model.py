@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from types import ModuleType
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -16,13 +17,11 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
-from codex_proxy.store.postgresql import removal as postgresql_removal
-from codex_proxy.store.postgresql.store import PostgresStore
 from codex_proxy.store.sqlite import removal
 from codex_proxy.store.sqlite.store import SqliteStore
+from codex_proxy.store.store import Store
 from codex_proxy.store.values import (
     ItemReference,
     NewItem,
@@ -32,7 +31,6 @@ from codex_proxy.store.values import (
     StoreConflict,
     StoredItem,
 )
-from tests.postgres import PostgresServer, empty
 from tests.store.conftest import Connections
 from tests.store.stored import OTHER, OWNER, Hands, conversation, hidden_item, item, response
 
@@ -67,11 +65,14 @@ class KnownConversation:
 class StoreMachine(RuleBasedStateMachine):
     """One store and one model of it; every rule does the same to both and compares what they say."""
 
+    engines: ClassVar[tuple[ModuleType, ...]] = (removal,)
+    """The modules that remove what was deleted."""
+
     @initialize()
     def begin(self) -> None:
         self.runner = asyncio.Runner()
         self.patch = pytest.MonkeyPatch()
-        for engine in (removal, postgresql_removal):
+        for engine in self.engines:
             self.patch.setattr(engine, "PIECE", 2)  # so that most deletions take several writes
         self.open()
         self.responses: dict[tuple[str, str], KnownResponse] = {}
@@ -80,7 +81,7 @@ class StoreMachine(RuleBasedStateMachine):
     def open(self) -> None:
         """Opens an empty store."""
         opened = Connections()
-        self.store: SqliteStore | PostgresStore = SqliteStore.in_memory(clock=Hands(), opener=opened)
+        self.store: Store = SqliteStore.in_memory(clock=Hands(), opener=opened)
         self.connection = opened[0]
 
     def sizes(self, owner: str, id: str) -> tuple[int, int]:
@@ -328,22 +329,3 @@ TestStoreAgainstItsModel.settings = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-
-
-@pytest.mark.parametrize("examples", [2, pytest.param(40, marks=pytest.mark.exhaustive)])
-def test_the_store_in_postgresql_against_its_model(postgres_server: PostgresServer, examples: int) -> None:
-    class PostgresMachine(StoreMachine):
-        def open(self) -> None:
-            self.runner.run(empty(postgres_server.url))
-            self.store = self.runner.run(PostgresStore.open(postgres_server.url, clock=Hands()))
-
-        def sizes(self, owner: str, id: str) -> tuple[int, int]:
-            assert isinstance(self.store, PostgresStore)
-            sql = "SELECT items, bytes FROM codex_proxy.conversations WHERE owner = $1 AND id = $2"
-            (row,) = self.runner.run(self.store._database.read(sql, owner, id))
-            return row["items"], row["bytes"]
-
-    run_state_machine_as_test(
-        PostgresMachine,
-        settings=settings(TestStoreAgainstItsModel.settings, max_examples=examples, stateful_step_count=20),
-    )

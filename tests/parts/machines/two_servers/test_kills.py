@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.nginx import needs_nginx
-from tests.two_servers.kills import after_kills
+from tests.parts.machines.two_servers.kills import after_kills
 
 
 @pytest.mark.exhaustive

@@ -13,13 +13,19 @@ import aiohttp
 import pytest
 from openai import NotFoundError
 
+from codex_proxy.parts.machines.postgresql.notices import Notices
+from codex_proxy.parts.machines.postgresql.store import PostgresStore
 from codex_proxy.responses.stored_log import BEFORE_ALL
-from codex_proxy.store.postgresql.notices import Notices
-from codex_proxy.store.postgresql.store import PostgresStore
 from tests.http.serving import Proxy, until
 from tests.http_responses.asking import blocks_of, check_events, create, events_of, prompt_for, types_of
 from tests.http_responses.receiving import SECRET, receiver
-from tests.two_servers.conftest import HELD_PROMPT, MakePair, Pair, let_leases_run_out, third_server
+from tests.parts.machines.two_servers.conftest import (
+    HELD_PROMPT,
+    MakePair,
+    Pair,
+    let_leases_run_out,
+    third_server,
+)
 from tests.waiting import poll
 
 

@@ -18,9 +18,9 @@ from tests.http_responses.asking import prompt_for
 from tests.http_responses.receiving import SECRET, receiver
 from tests.mcp.serving import web_server
 from tests.nginx import needs_nginx
+from tests.parts.machines.two_servers.balancer import KEY, SETTINGS, balancer
 from tests.parts.mcp.test_requests import CALLS, weather
 from tests.parts.mcp.test_requests import settings as mcp_settings
-from tests.two_servers.balancer import KEY, SETTINGS, balancer
 from tests.waiting import PATIENCE, poll
 from tests.weather_tool import CHAT_WEATHER, RESPONSES_WEATHER
 

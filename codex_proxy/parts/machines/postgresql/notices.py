@@ -13,7 +13,7 @@ from typing import Final
 import asyncpg
 import structlog
 
-from codex_proxy.store.postgresql.database import CONNECT_SECONDS, Database
+from codex_proxy.parts.machines.postgresql.database import CONNECT_SECONDS, Database
 from codex_proxy.store.values import StoreUnavailable
 
 log = structlog.get_logger(__name__)

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Iterator
 import asyncpg
 import pytest
 
-from codex_proxy.store.postgresql import migration, responses
-from codex_proxy.store.postgresql.store import PostgresStore
+from codex_proxy.parts.machines.postgresql import migration, responses
+from codex_proxy.parts.machines.postgresql.store import PostgresStore
 from codex_proxy.store.values import (
     NotStored,
     PageRequest,
@@ -234,7 +234,7 @@ async def test_writes_wait_for_the_connections_that_there_are_where_the_database
 async def test_a_server_that_does_not_run_makes_the_store_unavailable_until_it_runs_again(
     own_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("codex_proxy.store.postgresql.database.RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("codex_proxy.parts.machines.postgresql.database.RETRY_SECONDS", 0.1)
     store = await PostgresStore.open(own_server.url, clock=Hands())
     await turn(store, "resp_1")
     own_server.stop("immediate")

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import asyncpg
 import pytest
 
+from codex_proxy.parts.machines.postgresql.store import PostgresStore
 from codex_proxy.store import checking
-from codex_proxy.store.postgresql.store import PostgresStore
 from codex_proxy.store.values import StoreUnavailable
 from tests.postgres import PostgresServer, server
 from tests.store.stored import Hands, context_ids, conversation, turn, whole_turns
@@ -24,7 +24,7 @@ WRITERS = 6
 
 _CHILD = """
 import asyncio, os, sys
-from codex_proxy.store.postgresql.store import PostgresStore
+from codex_proxy.parts.machines.postgresql.store import PostgresStore
 from tests.store.stored import Hands, turn
 
 async def caller(store, number):

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
+from codex_proxy.parts.machines.postgresql.notices import MAX_PAYLOAD, payloads
+from codex_proxy.parts.machines.postgresql.store import PostgresStore
 from codex_proxy.store.leases import Node, Watch
-from codex_proxy.store.postgresql.notices import MAX_PAYLOAD, payloads
-from codex_proxy.store.postgresql.store import PostgresStore
 from tests.store.stored import OWNER, Hands, conversation, response
 from tests.waiting import PATIENCE, poll
 
@@ -75,7 +75,7 @@ def watches(node: PostgresStore, *ids: str) -> list[Watch]:
 async def test_a_node_renews_its_leases_at_once_if_another_has_changed_what_it_holds(
     nodes: list[PostgresStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("codex_proxy.store.postgresql.leases.RENEW_SECONDS", 3600.0)
+    monkeypatch.setattr("codex_proxy.parts.machines.postgresql.leases.RENEW_SECONDS", 3600.0)
     one, two, _ = nodes
     await two.add_response(response("resp_1", background=True, status="in_progress"))
     renewal = asyncio.create_task(two.leases.until_renewal())

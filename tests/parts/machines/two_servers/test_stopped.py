@@ -1,7 +1,7 @@
 """A server that is stopped (SIGSTOP) for longer than its leases, and goes on: what it has begun is no longer its own.
 Another server has taken it over meanwhile, and each kind of write of the stopped one must fail, and say so.
 
-`tests/store/test_fences.py` names a test here for each kind of write.
+`tests/parts/machines/test_fences.py` names a test here for each kind of write.
 """
 
 from __future__ import annotations
@@ -21,9 +21,15 @@ from aiohttp import web
 
 from tests.http_responses.asking import blocks_of, create, prompt_for
 from tests.http_responses.receiving import SECRET
-from tests.two_servers.conftest import HELD_PROMPT, LEASED_TABLES, Pair, let_leases_run_out, third_server
-from tests.two_servers.test_background import store_of, wait_for_end
-from tests.two_servers.test_turns import items_of
+from tests.parts.machines.two_servers.conftest import (
+    HELD_PROMPT,
+    LEASED_TABLES,
+    Pair,
+    let_leases_run_out,
+    third_server,
+)
+from tests.parts.machines.two_servers.test_background import store_of, wait_for_end
+from tests.parts.machines.two_servers.test_turns import items_of
 from tests.waiting import PATIENCE, poll
 from tests.web_application import serve_application
 

@@ -10,8 +10,8 @@ from typing import Final
 from msgspec.structs import astuple
 
 from codex_proxy.core.tokens import FIGURES
+from codex_proxy.parts.machines.postgresql.writing import StorePart
 from codex_proxy.store.checksums import checksum
-from codex_proxy.store.postgresql.writing import StorePart
 from codex_proxy.store.usage import UsageEntry
 from codex_proxy.store.values import DELIVERY_SECONDS, PendingWebhook
 

@@ -14,12 +14,12 @@ from typing import Any, TypeAlias
 import asyncpg
 import pytest
 
-from codex_proxy.store import postgresql
+from codex_proxy.parts.machines import postgresql
+from codex_proxy.parts.machines.postgresql.store import PostgresStore
 from codex_proxy.store.checksums import item_digest
-from codex_proxy.store.postgresql.store import PostgresStore
 from codex_proxy.store.values import StoreConflict
+from tests.parts.machines.two_servers import test_stopped as stopped
 from tests.store.stored import OWNER, Hands, conversation, conversation_ids, items, response
-from tests.two_servers import test_stopped as stopped
 from tests.waiting import poll
 
 CONVERSATION = stopped.test_the_turn_behind_a_lost_lease_fails_and_stores_nothing

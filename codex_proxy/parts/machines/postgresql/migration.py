@@ -11,7 +11,7 @@ from typing import Final
 
 import asyncpg
 
-from codex_proxy.store.postgresql.database import Database
+from codex_proxy.parts.machines.postgresql.database import Database
 from codex_proxy.store.values import StoreRefused
 
 FILES: Final = sorted((Path(__file__).parent / "migrations").glob("*.sql"))

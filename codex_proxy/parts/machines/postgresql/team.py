@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from codex_proxy.core.keys import MAX_KEYS, Key, KeysError
-from codex_proxy.store.postgresql.database import Database
+from codex_proxy.parts.machines.postgresql.database import Database
 from codex_proxy.store.team import NO_REQUESTS, KeyRequests, OtherNodes
 
 ROW_SECONDS: Final = 60

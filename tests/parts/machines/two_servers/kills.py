@@ -1,7 +1,7 @@
 """Kills two servers on one PostgreSQL again and again under load, and counts what was acknowledged and is not there.
 
-`python -m tests.two_servers.kills --kills 200` does so many kills and prints what it found; with `--balancer` the
-clients know only the address of nginx in front of the two.
+`python -m tests.parts.machines.two_servers.kills --kills 200` does so many kills and prints what it found; with
+`--balancer` the clients know only the address of nginx in front of the two.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import asyncpg
 from tests.http_responses.asking import prompt_for
 from tests.http_responses.killing import server_process
 from tests.nginx import free_port
+from tests.parts.machines.two_servers.balancer import KEY, SETTINGS, balancer
 from tests.postgres import empty, server
-from tests.two_servers.balancer import KEY, SETTINGS, balancer
 from tests.waiting import PATIENCE, poll
 
 CLIENTS = 4

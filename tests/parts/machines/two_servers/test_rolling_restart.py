@@ -10,7 +10,7 @@ from openai import AsyncOpenAI
 from tests.http.serving import fake_proxy, until
 from tests.http_responses.asking import prompt_for
 from tests.nginx import needs_nginx
-from tests.two_servers.balancer import KEY, SETTINGS, balancer
+from tests.parts.machines.two_servers.balancer import KEY, SETTINGS, balancer
 from tests.waiting import PATIENCE
 
 pytestmark = needs_nginx

@@ -9,10 +9,10 @@ import asyncio
 import pytest
 
 from tests.http_responses.asking import create, prompt_for
+from tests.parts.machines.two_servers.conftest import MakePair
+from tests.parts.machines.two_servers.test_background import follow_elsewhere, leases_of
+from tests.parts.machines.two_servers.test_turns import items_of
 from tests.postgres import empty, server
-from tests.two_servers.conftest import MakePair
-from tests.two_servers.test_background import follow_elsewhere, leases_of
-from tests.two_servers.test_turns import items_of
 
 
 @pytest.mark.exhaustive

@@ -19,12 +19,12 @@ import pytest
 
 from tests.http_responses.asking import blocks_of, check_events, events_of, types_of
 from tests.http_responses.killing import server_process
-from tests.two_servers.conftest import HELD_PROMPT, let_leases_run_out
+from tests.parts.machines.two_servers.conftest import HELD_PROMPT, let_leases_run_out
 from tests.waiting import PATIENCE, poll
 
 BEFORE = "610ac328"
 """The last commit that stored frames."""
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 
 pytestmark = pytest.mark.exhaustive
 

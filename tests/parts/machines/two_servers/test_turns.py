@@ -14,8 +14,14 @@ from tests.http.serving import Proxy, until
 from tests.http_responses.asking import create, prompt_for
 from tests.http_responses.test_websocket import answer_to, open_socket
 from tests.mcp.serving import web_server
+from tests.parts.machines.two_servers.conftest import (
+    HELD_PROMPT,
+    MakePair,
+    Pair,
+    let_leases_run_out,
+    third_server,
+)
 from tests.parts.mcp.test_requests import CALLS, settings, weather
-from tests.two_servers.conftest import HELD_PROMPT, MakePair, Pair, let_leases_run_out, third_server
 from tests.weather_tool import RESPONSES_WEATHER
 
 

@@ -15,6 +15,8 @@ import msgspec
 import structlog
 
 from codex_proxy.core.interfaces import keep_until_done
+from codex_proxy.parts.machines.postgresql.database import Database
+from codex_proxy.parts.machines.postgresql.notices import Notices
 from codex_proxy.store.leases import (
     LEASE_SECONDS,
     ONLY_EPOCH,
@@ -27,8 +29,6 @@ from codex_proxy.store.leases import (
     ResponseLease,
     Watch,
 )
-from codex_proxy.store.postgresql.database import Database
-from codex_proxy.store.postgresql.notices import Notices
 from codex_proxy.store.values import StoreUnavailable
 
 log = structlog.get_logger(__name__)

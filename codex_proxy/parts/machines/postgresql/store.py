@@ -6,15 +6,21 @@ from collections.abc import Sequence
 from typing import Final, Unpack
 
 from codex_proxy.core.keys import Key
-from codex_proxy.store.postgresql.conversations import PostgresConversations
-from codex_proxy.store.postgresql.database import Database
-from codex_proxy.store.postgresql.keyed_rows import PostgresKeyedRows
-from codex_proxy.store.postgresql.leases import PostgresLeases
-from codex_proxy.store.postgresql.migration import KEYS_VERSION, LOCK, existing_version, migrate, version_of
-from codex_proxy.store.postgresql.removal import USED_BYTES
-from codex_proxy.store.postgresql.responses import CHAIN_OF_CHILD, PostgresResponses
-from codex_proxy.store.postgresql.team import PostgresTeam
-from codex_proxy.store.postgresql.writing import parameters
+from codex_proxy.parts.machines.postgresql.conversations import PostgresConversations
+from codex_proxy.parts.machines.postgresql.database import Database
+from codex_proxy.parts.machines.postgresql.keyed_rows import PostgresKeyedRows
+from codex_proxy.parts.machines.postgresql.leases import PostgresLeases
+from codex_proxy.parts.machines.postgresql.migration import (
+    KEYS_VERSION,
+    LOCK,
+    existing_version,
+    migrate,
+    version_of,
+)
+from codex_proxy.parts.machines.postgresql.removal import USED_BYTES
+from codex_proxy.parts.machines.postgresql.responses import CHAIN_OF_CHILD, PostgresResponses
+from codex_proxy.parts.machines.postgresql.team import PostgresTeam
+from codex_proxy.parts.machines.postgresql.writing import parameters
 from codex_proxy.store.retention import NOTHING_REMOVED
 from codex_proxy.store.store import StoreOptions
 from codex_proxy.store.tables import FLAGS, CopiedTable, Row
@@ -26,17 +32,6 @@ PRUNE_LOCK: Final = LOCK + 1
 _WRITE: Final = "UPDATE codex_proxy.schema SET version = version"
 
 
-async def inspect_database(url: str) -> tuple[Key, ...]:
-    """Returns the keys in a database, and changes nothing. Raises what `PostgresStore.open` would raise."""
-    database = await Database.open(url)
-    try:
-        async with database.transaction() as connection:
-            version = await existing_version(connection, database.location)
-        return await PostgresTeam(database).keys() if version >= KEYS_VERSION else ()
-    finally:
-        await database.close()
-
-
 class PostgresStore(PostgresResponses, PostgresConversations, PostgresKeyedRows):
     """A store that several servers may use."""
 
@@ -45,6 +40,17 @@ class PostgresStore(PostgresResponses, PostgresConversations, PostgresKeyedRows)
         self._database = database
         self.leases = PostgresLeases(database)
         self.team = PostgresTeam(database)
+
+    @classmethod
+    async def inspect(cls, url: str) -> tuple[Key, ...]:
+        """Returns the keys in a database, and changes nothing. Raises what `open` would raise."""
+        database = await Database.open(url)
+        try:
+            async with database.transaction() as connection:
+                version = await existing_version(connection, database.location)
+            return await PostgresTeam(database).keys() if version >= KEYS_VERSION else ()
+        finally:
+            await database.close()
 
     @classmethod
     async def open(cls, url: str, **options: Unpack[StoreOptions]) -> PostgresStore:

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from codex_proxy.parts.machines.postgresql import writing
+from codex_proxy.parts.machines.postgresql.removal import PostgresRemoval
+from codex_proxy.parts.machines.postgresql.writing import arrays_of, check_conversation, parameters
 from codex_proxy.store.checksums import checksum
-from codex_proxy.store.postgresql import writing
-from codex_proxy.store.postgresql.removal import PostgresRemoval
-from codex_proxy.store.postgresql.writing import arrays_of, check_conversation, parameters
 from codex_proxy.store.queries import references_in, resolve
 from codex_proxy.store.rows import CONVERSATION, INPUT, conversation_of, encode_metadata, merge_metadata
 from codex_proxy.store.values import NewItem, NotStored, StoredConversation, StoredItem

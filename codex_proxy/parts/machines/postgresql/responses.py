@@ -10,13 +10,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from codex_proxy.store.checksums import checksum
-from codex_proxy.store.leases import FIRST_EPOCH
-from codex_proxy.store.postgresql.database import Row
-from codex_proxy.store.postgresql.dialect import CHAIN, HELD
-from codex_proxy.store.postgresql.leases import LEASED
-from codex_proxy.store.postgresql.removal import PostgresRemoval
-from codex_proxy.store.postgresql.writing import (
+from codex_proxy.parts.machines.postgresql.database import Row
+from codex_proxy.parts.machines.postgresql.dialect import CHAIN, HELD
+from codex_proxy.parts.machines.postgresql.leases import LEASED
+from codex_proxy.parts.machines.postgresql.removal import PostgresRemoval
+from codex_proxy.parts.machines.postgresql.writing import (
     CONVERSATION,
     END_TURN,
     ENTRIES,
@@ -26,6 +24,8 @@ from codex_proxy.store.postgresql.writing import (
     check_conversation,
     parameters,
 )
+from codex_proxy.store.checksums import checksum
+from codex_proxy.store.leases import FIRST_EPOCH
 from codex_proxy.store.queries import visit_items
 from codex_proxy.store.rows import INPUT, ITEM, OUTPUT
 from codex_proxy.store.values import (

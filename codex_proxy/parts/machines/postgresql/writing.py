@@ -12,11 +12,11 @@ from typing import Any, Final, TypeVar
 
 import asyncpg
 
+from codex_proxy.parts.machines.postgresql.database import UNDONE_TRIES, Database, Row
+from codex_proxy.parts.machines.postgresql.dialect import DIALECT
+from codex_proxy.parts.machines.postgresql.leases import PostgresLeases
+from codex_proxy.parts.machines.postgresql.team import PostgresTeam
 from codex_proxy.store.checksums import item_digest
-from codex_proxy.store.postgresql.database import UNDONE_TRIES, Database, Row
-from codex_proxy.store.postgresql.dialect import DIALECT
-from codex_proxy.store.postgresql.leases import PostgresLeases
-from codex_proxy.store.postgresql.team import PostgresTeam
 from codex_proxy.store.queries import Query
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import (

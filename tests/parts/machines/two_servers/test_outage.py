@@ -8,8 +8,8 @@ import pytest
 
 from tests.http.serving import Proxy, until
 from tests.http_responses.asking import create, prompt_for
+from tests.parts.machines.two_servers.conftest import HELD_PROMPT, MakePair
 from tests.postgres import server
-from tests.two_servers.conftest import HELD_PROMPT, MakePair
 from tests.waiting import poll
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from codex_proxy.core.keys import Key, KeysError, digest_of
-from codex_proxy.store.postgresql.store import PostgresStore
-from codex_proxy.store.postgresql.team import PostgresTeam
+from codex_proxy.parts.machines.postgresql.store import PostgresStore
+from codex_proxy.parts.machines.postgresql.team import PostgresTeam
 from codex_proxy.store.team import NO_REQUESTS, KeyRequests, OtherNodes
 from tests.store.stored import Hands
 
@@ -64,7 +64,7 @@ async def test_a_write_that_changes_no_key_keeps_the_version(
 async def test_the_number_of_stored_keys_is_limited(
     teams: tuple[PostgresTeam, PostgresTeam], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("codex_proxy.store.postgresql.team.MAX_KEYS", 1)
+    monkeypatch.setattr("codex_proxy.parts.machines.postgresql.team.MAX_KEYS", 1)
     one, _ = teams
     await one.put_key(key("a"), replace=False)
     with pytest.raises(KeysError, match="the maximum"):

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from codex_proxy.core.tokens import Figures
+from codex_proxy.parts.machines.postgresql.store import PostgresStore
 from codex_proxy.store import checking, copying, tables
-from codex_proxy.store.postgresql.store import PostgresStore
 from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.store import Store
 from codex_proxy.store.tables import CopiedTable, Row

@@ -1,0 +1,14 @@
+"""Several servers with one store, in PostgreSQL."""
+
+from typing import Final
+
+from codex_proxy.parts import Part
+
+_POSTGRESQL: Final = "codex_proxy.parts.machines.postgresql.store:PostgresStore"
+
+PART: Final = Part(
+    name="machines",
+    summary="several servers with one store, in PostgreSQL",
+    page="machines.md",
+    stores={"postgresql": _POSTGRESQL, "postgres": _POSTGRESQL},
+)
