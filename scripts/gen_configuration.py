@@ -17,8 +17,8 @@ from pydantic.fields import FieldInfo
 from codex_proxy.admission.routes import Route
 from codex_proxy.agents.codex.spec import AUTO
 from codex_proxy.agents.registry import specs
-from codex_proxy.agents.upstream.config import UpstreamConfig
 from codex_proxy.cli import serve
+from codex_proxy.parts.upstream.config import UpstreamConfig
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.flags import KEYS_OF_TABLES
 from codex_proxy.settings.tables import AgentTable

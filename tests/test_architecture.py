@@ -41,7 +41,7 @@ WIRING = frozenset({"app", "commands", "parts", "settings"})
 
 AGENT_WIRING = (
     r"codex_proxy\.agents\.(registry|spec)",
-    r"codex_proxy\.agents\.\w+\.(spec|setup|checks|settings)",
+    r"codex_proxy\.agents\.\w+\.(spec|setup|checks|settings|tables)",
     r"codex_proxy\.agents\.configured\.agents",
 )
 """Modules of `agents` that belong to them, too: what is made from settings, and what `doctor` runs."""
@@ -53,16 +53,25 @@ PARTS_MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "cassettes": ("acp", "upstream"),  # dialects read cassettes of version 1
 }
 """The other parts that a part may import."""
-PART_LAYERS = {"claude_code": "agents", "acp": "agents", "mcp": "mcp", "machines": "store"}
+PART_LAYERS = {
+    "claude_code": "agents",
+    "acp": "agents",
+    "mcp": "mcp",
+    "machines": "store",
+    "upstream": "agents",
+}
 """The layers of parts, whose rules they keep as if they were packages there. Others belong to the first row."""
-PART_WIRING = (r"codex_proxy\.parts\.mcp\.(settings|configured_servers|tool_source)",)
+PART_WIRING = (
+    r"codex_proxy\.parts\.mcp\.(settings|configured_servers|tool_source)",
+    r"codex_proxy\.parts\.\w+\.server_part",
+)
 """Modules of these parts that belong to the first row, too."""
 
 STAND_ALONE = ("agents", "surfaces")
 """Layers whose own packages (one per agent, one per API) do not know each other."""
 SHARED_PACKAGES = frozenset(
     {
-        *("agents.codex", "agents.upstream"),
+        "agents.codex",
         *(
             "agents.configured",
             "agents.confinement",
@@ -103,14 +112,14 @@ DRIVES_CHILDREN = frozenset(
         "parts.claude_code.agent",
         "parts.claude_code.process",
         "parts.claude_code.program",
-        "agents.upstream.agent",
-        "agents.upstream.client",
-        "agents.upstream.config",
-        "agents.upstream.connections",
-        "agents.upstream.exchange",
-        "agents.upstream.passing",
-        "agents.upstream.server",
-        "agents.upstream.transport",
+        "parts.upstream.agent",
+        "parts.upstream.client",
+        "parts.upstream.config",
+        "parts.upstream.connections",
+        "parts.upstream.exchange",
+        "parts.upstream.passing",
+        "parts.upstream.server",
+        "parts.upstream.transport",
         "parts.acp.agent",
         "parts.acp.process",
         "parts.acp.tool_server",

@@ -10,14 +10,14 @@ from typing import Any, Final
 
 import pytest
 
-from codex_proxy.agents.openai_responses.dialect import OpenAIResponses
-from codex_proxy.agents.upstream.secrets import Secrets
+from codex_proxy.parts.upstream.openai_responses.dialect import OpenAIResponses
+from codex_proxy.parts.upstream.secrets import Secrets
 from tests import growth
-from tests.agents import test_upstream_cost as upstream
 from tests.agents.child_readers import READERS, as_lines
 from tests.agents.child_shapes import SHAPES
 from tests.agents.test_child_growth import SIZE
 from tests.growth import assert_linear
+from tests.parts.upstream import test_upstream_cost as upstream
 from tests.responses import test_cost as stored
 from tests.store import test_cost as store
 from tests.surfaces import test_cost as turns
@@ -82,12 +82,14 @@ ROWS: Final[dict[str, Row]] = {
     ),
     "codex_proxy.parts.claude_code.dialect:ClaudeCodeTurn._handle": child("claude-code", "whole messages"),
     "codex_proxy.parts.acp.dialect:AcpTurn._read_update": child("acp", "many messages"),
-    "codex_proxy.agents.openai_chat.calls:ToolCalls.feed": chat_upstream("openai-chat", "arguments in many deltas"),
-    "codex_proxy.agents.openai_chat.pass_through:PassThrough._event": chat_upstream(
+    "codex_proxy.parts.upstream.openai_chat.calls:ToolCalls.feed": chat_upstream(
+        "openai-chat", "arguments in many deltas"
+    ),
+    "codex_proxy.parts.upstream.openai_chat.pass_through:PassThrough._event": chat_upstream(
         "forwarded stream", "usage in each chunk"
     ),
-    "codex_proxy.agents.openai_responses.answer:ResponsesAnswer.feed": responses_upstream("many searches"),
-    "codex_proxy.agents.upstream.secrets:Secrets.partial_length": hidden("backslashes, a byte at a time"),
+    "codex_proxy.parts.upstream.openai_responses.answer:ResponsesAnswer.feed": responses_upstream("many searches"),
+    "codex_proxy.parts.upstream.secrets:Secrets.partial_length": hidden("backslashes, a byte at a time"),
     "codex_proxy.core.repair:TurnRepair._open": turn("repair", "messages"),
     "codex_proxy.surfaces.chat.choice:Choice.open_message": turn("chat", "messages"),
     "codex_proxy.surfaces.responses.output:Part.add": turn("responses", "deltas of reasoning"),

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import Final, Literal, Protocol, runtime_checkable
+from typing import Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -185,12 +185,15 @@ class AgentInFront(ABC):
             self._agent.kill()
 
 
+BreakerState: TypeAlias = Literal["closed", "open", "half-open"]
+
+
 @runtime_checkable
 class UpstreamState(Protocol):
     """What an agent for an upstream (a model server) also reports."""
 
     @property
-    def breaker_state(self) -> Literal["closed", "open", "half-open"]:
+    def breaker_state(self) -> BreakerState:
         """The circuit breaker's state; while it is open, nothing is sent."""
 
     @property

@@ -17,8 +17,6 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "codex-proto": "codex_proxy.agents.codex.spec:PROTO",
     "codex-exec": "codex_proxy.agents.codex.spec:EXEC",
     **{name: line for part in parts() for name, line in part.agents.items()},
-    "openai-chat": "codex_proxy.agents.upstream.spec:CHAT_SPEC",
-    "openai-responses": "codex_proxy.agents.upstream.spec:RESPONSES_SPEC",
     "fake": "codex_proxy.agents.fake.spec:SPEC",
 }
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from codex_proxy.agents.agent import Agent
-    from codex_proxy.agents.upstream.agent import UpstreamAgent
-    from codex_proxy.agents.upstream.config import UpstreamConfig
     from codex_proxy.core.interfaces import Clock
     from codex_proxy.core.options import Capability
     from codex_proxy.settings.fields import Settings
@@ -40,11 +38,11 @@ class AgentContext(msgspec.Struct, frozen=True):
     clock: Clock
     name: str = ""
     """The agent's name if it is one of several; else empty."""
-    upstream: UpstreamConfig | None = None
-    upstreams: Mapping[str, UpstreamAgent] = {}
-    """The server's upstreams, by name, if it has several agents."""
-    upstream_table: str = ""
-    """The table, like `[upstreams.groq]`; empty if the address is a setting outside of tables."""
+    table: str = ""
+    """The table in which the agent's address is, like `[upstreams.groq]`; empty if it is a setting outside of tables.
+    """
+    peers: Mapping[str, Agent] = {}
+    """The agents of a server that has several, by name, as they are made."""
 
     @property
     def state_dir(self) -> Path:
@@ -98,6 +96,10 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the agent only serves plain models: no folder, commands or sandbox, and no agent mode."""
     has_own_timeouts: bool = False
     """Whether the agent itself limits a model's silence. The server's limits then apply only if they are set."""
+    made_at_start: bool = False
+    """Whether the agent of a server with several is made before a turn needs it, since making it starts and reads
+    nothing.
+    """
     uses_codex: bool = False
     """Whether the agent runs Codex, whose home, program and config.toml are read and protected."""
 

@@ -109,10 +109,7 @@ def application_of(server: ServerParts, usage: UsageRecorder) -> web.Application
     app[WORKER] = server.worker
     app[NODE_NAME] = platform.node() + (f"/worker {server.worker}" if server.worker else "")
     app[ENVIRONMENT], app[STARTED] = settings.env, int(clock.epoch())
-    key = settings.upstream_key
-    app[PASSES_KEYS] = key is not None and key.get_secret_value() == "client"
-    tables = settings.upstreams.values()
-    app[FORWARDED_HEADERS] = frozenset(name for table in tables for name in table.forward_headers)
+    app[PASSES_KEYS], app[FORWARDED_HEADERS] = False, frozenset[str]()
     app[STREAM_SLOTS] = StreamSlots(settings.sse_max_concurrency, server.owners)
     app[REQUEST_LIMITS] = RequestLimits(clock)
     app[CONNECTIONS] = FairQueue(max_connections(), server.owners)
@@ -199,10 +196,7 @@ def catalog_of(settings: Settings, agent: Agent, named: Mapping[str, ConfiguredA
     first = next(iter(named.values()))
     aliases = list(settings.aliases)
     for name, each in named.items():
-        if each.upstream is not None:
-            aliases += [
-                (alias, f"{name}{MODEL_SEPARATOR}{model}") for alias, model in each.upstream.aliases.items()
-            ]
+        aliases += [(alias, f"{name}{MODEL_SEPARATOR}{model}") for alias, model in each.aliases.items()]
     alone = not agent.members
     return ModelCatalog(
         source=agent,

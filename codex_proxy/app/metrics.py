@@ -9,7 +9,7 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -18,8 +18,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from codex_proxy import __version__
-from codex_proxy.agents.agent import Agent, UpstreamState, all_agents
-from codex_proxy.agents.upstream.attempts import STATES
+from codex_proxy.agents.agent import Agent, BreakerState, UpstreamState, all_agents
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.events import Usage
 from codex_proxy.core.faults import Fault
@@ -105,7 +104,7 @@ class ServerState(Collector):
             name = each.name
             ready.add_metric((name,), each.trouble() is None)
             if isinstance(each, UpstreamState):
-                for state in STATES:
+                for state in get_args(BreakerState):
                     breaker.add_metric((name, state), each.breaker_state == state)
                 for outcome, count in each.attempts.items():
                     attempts.add_metric((name, outcome), count)

@@ -23,6 +23,7 @@ from codex_proxy.app.system import SystemClock
 from codex_proxy.commands.checks import agent_checks, machine_checks, port_check
 from codex_proxy.core.checks import Check, CheckBuilder, Fact, Status, failed_check
 from codex_proxy.core.faults import UserError
+from codex_proxy.parts import agent_tables
 from codex_proxy.settings.fields import Settings, split_list
 from codex_proxy.settings.flags import KEYS_OF_TABLES, settings_in
 from codex_proxy.settings.load import load, unused_settings, variables_of
@@ -173,7 +174,7 @@ def report_value(name: str, value: object) -> Fact:
         return MASK
     if value is None or isinstance(value, bool | int):
         return value
-    if name in ("agents", "upstreams", "routes") and isinstance(value, dict):
+    if name in ("agents", "routes", *agent_tables()) and isinstance(value, dict):
         return ",".join(value)  # what is in the tables has checks of its own, and may be secret
     if name == "store" and "://" in str(value):
         return _host_of(str(value))

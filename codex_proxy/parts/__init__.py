@@ -15,6 +15,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from codex_proxy.core.passing import PASSED_PATHS
+
 
 class Flag(msgspec.Struct, frozen=True):
     """A flag of `serve` that sets a setting, or a key of a table."""
@@ -61,7 +63,9 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     `inspect` of `SharedStore` (`codex_proxy.store.store`).
     """
     old_names: Mapping[str, str] = {}
-    """Old names of its settings, which the next release does not accept, each with today's, `table.key`."""
+    """Old names of its settings, which the next release does not accept, each with today's: `table.key`, or
+    `setting.NAME.key` for a table of several; with `*` for NAME it applies to each.
+    """
     fake_dialects: Mapping[str, str] = {}
     """The protocols that the fake agent can speak with the part: the `AgentSpec` for each."""
     programs: str = ""
@@ -73,6 +77,10 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     chosen_agent: str = ""
     """A function of the settings, which names the `AgentSpec` of the agent that serves in place of all that are
     configured; empty if none does.
+    """
+    agent_tables: Mapping[str, str] = {}
+    """Its settings that are tables of agents, as `[agents.NAME]` is: for each the `AgentTables` (see
+    `agents.configured.agents`).
     """
     checks: str = ""
     """A function of the settings and the environment, which returns the part's checks for `doctor` when it is awaited.
@@ -91,24 +99,45 @@ class KnownPart(msgspec.Struct, frozen=True):
     """The names of its settings, also old ones, and its variables that are not called `PROXY_<SETTING>`."""
     tools: tuple[str, ...] = ()
     stores: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    """The paths below `/v1` that only its agents serve."""
 
 
 KNOWN: Final[Mapping[str, KnownPart]] = {
     "traces": KnownPart(),
-    "claude_code": KnownPart(agents=("claude-code",), settings=("claude_bin", "CLAUDE_BIN")),
+    "claude_code": KnownPart(
+        agents=("claude-code",), settings=("claude_bin", "CLAUDE_BIN"), flags=("claude_bin",)
+    ),
     "acp": KnownPart(
         agents=("gemini", "qwen", "opencode", "copilot", "claude-acp", "codex-acp", "acp"),
         settings=("acp", "agent_command", "agent_env", "agent_usage", "agent_unconfined"),
+        flags=("agent_command", "agent_env", "agent_usage", "agent_unconfined"),
     ),
-    "cassettes": KnownPart(settings=("cassettes",)),
+    "cassettes": KnownPart(
+        settings=("cassettes",), flags=("record", "replay", "match", "pace", "scrub", "record_missing")
+    ),
     "mcp": KnownPart(
         settings=(
             *("mcp_allowed_urls", "mcp_call_timeout", "mcp_config", "mcp_tool_refresh_interval"),
             *("MCP_SERVERS_CONFIG_PATH", "MCP_TOOL_REFRESH_INTERVAL"),
         ),
+        flags=("mcp_config",),
         tools=("mcp",),
     ),
     "machines": KnownPart(stores=("postgresql", "postgres")),
+    "upstream": KnownPart(
+        agents=("openai-chat", "openai-responses"),
+        settings=(
+            *("upstream_key", "upstream_url", "upstreams"),
+            *("upstream_ca_file", "upstream_connect_timeout", "upstream_first_byte_timeout"),
+            *("upstream_retries", "upstream_retry_wait", "upstream_breaker_failures"),
+            *("upstream_key_file", "upstream_idle_timeout"),
+            "OPENAI_BASE_URL_INTERNAL",
+        ),
+        flags=("upstream_url",),
+        paths=PASSED_PATHS,
+    ),
 }
 """Every part of this project. Its folder may be absent."""
 
@@ -128,13 +157,18 @@ def _is_there(name: str) -> bool:
 
 def absent_part(kind: str, name: str) -> str:
     """Returns the part whose folder is absent, and which has the agent (`kind`: `agents`), the setting (`settings`,
-    also the name of a variable), the type of tools (`tools`) or the scheme of a store's address (`stores`); empty if
-    there is none.
+    also the name of a variable), the type of tools (`tools`), the flag (`flags`), the path (`paths`) or the scheme of
+    a store's address (`stores`); empty if there is none.
     """
     there = {part.name for part in parts()}
     return next(
         (part for part, known in KNOWN.items() if part not in there and name in getattr(known, kind)), ""
     )
+
+
+def agent_tables() -> dict[str, str]:
+    """Returns the settings that are tables of agents of parts (`Part.agent_tables`), with the code for each."""
+    return {setting: code for part in parts() for setting, code in part.agent_tables.items()}
 
 
 def own_settings(settings: object, table: type[Table]) -> Table:

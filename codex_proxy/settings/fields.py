@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PrivateAttr, SecretStr, ValidationInfo
 from pydantic.functional_validators import field_validator, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 
 from codex_proxy.admission.routes import Route
 from codex_proxy.agents.names import DEFAULT_AGENT, check_name, names
-from codex_proxy.agents.upstream.config import APIS, DEFAULT, UpstreamConfig
 from codex_proxy.core.turn import Sandbox
-from codex_proxy.parts import absent_part, declared, parts
+from codex_proxy.parts import absent_part, agent_tables, declared, parts
 from codex_proxy.settings.old_names import OLD_NAMES
 from codex_proxy.settings.sources import SourcedSettings, default_config_file, from_variables
 from codex_proxy.settings.tables import AgentTable, TableName, WebhookTable, join_list
@@ -92,14 +91,12 @@ class CoreSettings(SourcedSettings):
     agents: dict[TableName, AgentTable] = Field(
         {}, description="several agents in one server, a table for each"
     )
-    upstreams: dict[TableName, UpstreamConfig] = Field({}, description="model servers, a table for each")
     routes: dict[TableName, Route] = Field(
         {}, description="which model answers which requests, a table for each rule"
     )
     agent: str = Field(
         DEFAULT_AGENT,
-        description="agent that answers; auto: the plugin's agent, else the installed Codex. If this is unset and "
-        "`upstream_url` is set, the model server answers",
+        description="agent that answers; auto: the plugin's agent, else the installed Codex",
         examples=[*names()],
     )
     agent_confinement: Literal["auto", "codex", "bubblewrap", "landlock", "none"] = Field(
@@ -140,17 +137,6 @@ class CoreSettings(SourcedSettings):
         "`address_space` in bytes, `processes` of this user (0: no limit)",
     )
     state_dir: Path = Field(default_factory=default_state_dir, description="folder of this server's files")
-
-    # The single model server; short for keys of [upstreams.default].
-    upstream_url: str | None = from_variables(
-        "PROXY_UPSTREAM_URL",
-        "OPENAI_BASE_URL_INTERNAL",
-        default=None,
-        description="URL of the model server; short for `url` of `[upstreams.default]` (docs/upstreams.md)",
-    )
-    upstream_key: SecretStr | None = Field(
-        None, description="API key for the model server; `client`: each client's own key"
-    )
 
     # Models.
     env: Literal["prod", "dev"] = Field("prod", description="dev lists codev-5* models, prod codex-5*")
@@ -355,25 +341,18 @@ class CoreSettings(SourcedSettings):
             "(postgresql://user:password@host/database)"
         )
 
-    @field_validator("agent")
-    @classmethod
-    def _agent_is_known(cls, agent: str, info: ValidationInfo) -> str:
-        if agent in info.data.get("agents", {}) or agent in info.data.get("upstreams", {}):
-            return agent
-        try:
-            check_name(agent, info.data.get("agent_plugin"))
-        except ValueError as error:
-            raise PydanticCustomError("agent", "{text}", {"text": str(error)}) from error
-        return agent
-
     @model_validator(mode="after")
-    def _agent_of_upstream(self) -> CoreSettings:
-        """Chooses the agent for a single model server, if nothing else chooses an agent."""
-        tables = self.agents or self.upstreams.keys() - {DEFAULT}
-        chosen = "agent" in self.model_fields_set or self.agent_plugin or tables
-        if not chosen and (self.upstream_url or self.upstreams):
-            default = self.upstreams.get(DEFAULT) or UpstreamConfig()
-            self.__dict__["agent"] = APIS[default.wire].agent
+    def _agent_is_known(self) -> CoreSettings:
+        """Checks `agent` when all tables of agents are read, also those of parts."""
+        tables = (self.agents, *(getattr(self, name) for name in agent_tables()))
+        if any(self.agent in table for table in tables):
+            return self
+        try:
+            check_name(self.agent, self.agent_plugin)
+        except ValueError as error:
+            found = PydanticCustomError("agent", "{text}", {"text": str(error)})
+            details: InitErrorDetails = {"type": found, "loc": ("agent",), "input": self.agent}
+            raise ValidationError.from_exception_data("Settings", [details]) from error
         return self
 
     @property

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args, get_origin
 import click
 
 from codex_proxy.agents.names import names
-from codex_proxy.parts import Flag, parts
+from codex_proxy.parts import KNOWN, Flag, absent_part, parts
 from codex_proxy.settings.fields import Settings
 
 PART_FLAGS: Final = tuple(flag for part in parts() for flag in part.flags)
@@ -50,7 +50,6 @@ _METAVARS: Final[Mapping[str, str]] = {
     "agent": f"[{'|'.join(names())}]",
     "agent_plugin": "MODULE:SPEC",
     "agent_confinement": "",
-    "upstream_url": "URL",
     "codex_bin": "PATH",
     "codex_home": "DIR",
     "workdir": "DIR",
@@ -96,6 +95,17 @@ def _option(name: str, metavar: str) -> Option:
     return click.option(flag, type=int if field.annotation is int else str, metavar=metavar, help=text)
 
 
+def _flag_of_absent_part(name: str, part: str) -> Option:
+    """Returns a flag that is not shown, and raises `click.UsageError` when it is given."""
+    flag = f"--{name.replace('_', '-')}"
+
+    def refuse(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            raise click.UsageError(f"{flag} belongs to the part {part}, which is not in this installation.")
+
+    return click.option(flag, is_flag=False, flag_value="", hidden=True, expose_value=False, callback=refuse)
+
+
 def config_option(name: str, callback: Callable[..., Any] | None = None) -> Option:
     """Returns the option for the settings file. The command gets the path as `name`, or what `callback` makes of it."""
     return click.option(
@@ -120,6 +130,12 @@ def _option_of_part(flag: Flag) -> Option:
 SETTING_OPTIONS: tuple[Option, ...] = (
     *(_option(*each) for each in _METAVARS.items()),
     *(_option_of_part(flag) for flag in PART_FLAGS if not flag.serve_only),
+    *(
+        _flag_of_absent_part(name, part)
+        for part, known in KNOWN.items()
+        for name in known.flags
+        if absent_part("flags", name)
+    ),
     CONFIG_OPTION,
 )
 SERVE_OPTIONS: tuple[Option, ...] = (

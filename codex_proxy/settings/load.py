@@ -9,12 +9,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from pydantic import AliasChoices, BaseModel, ValidationError
 
-from codex_proxy.admission.routes import Route
-from codex_proxy.agents.upstream.config import UpstreamConfig
 from codex_proxy.core.faults import UserError
 from codex_proxy.parts import absent_part, parts
 from codex_proxy.settings.fields import Settings
@@ -127,10 +125,9 @@ def _text_of(error: ValidationError, flags: Mapping[str, Any], file: Path) -> st
         return reason
     *table, name = place
     if first["type"] == "extra_forbidden" and table:
-        is_key = table[0] == "upstreams" and name in ("key", "api_key")
-        advice = (
-            "`key_env` or `key_file` names what holds it" if is_key else _advice_for(name, _keys_of(table[0]))
-        )
+        keys = _keys_of(table[0])
+        is_key = "key_env" in keys and name in ("key", "api_key")
+        advice = "`key_env` or `key_file` names what holds it" if is_key else _advice_for(name, keys)
         source = _flag_or_variable(place, flags) or file
         return f"{source}: there is no setting `{name}` in [{'.'.join(table)}]; {advice}"
     source = _flag_or_variable(place, flags) or f"{file}: {'.'.join(place)}"
@@ -146,9 +143,10 @@ def _flag_or_variable(place: Sequence[str], flags: Mapping[str, Any]) -> str | N
     return next((given[each] for each in (*variables_of(place[0]), *inner) if each in given), None)
 
 
-def _keys_of(table: str) -> Iterable[str]:
-    several: dict[str, type[BaseModel]] = {"upstreams": UpstreamConfig, "routes": Route}
-    return (several.get(table) or type(Settings.model_fields[table].default)).model_fields
+def _keys_of(table: str) -> Collection[str]:
+    kind = Settings.model_fields[table].annotation  # a model, or a dict of models
+    model: type[BaseModel] = next(each for each in (*get_args(kind), kind) if hasattr(each, "model_fields"))
+    return model.model_fields
 
 
 def _advice_for(name: str, known: Iterable[str]) -> str:

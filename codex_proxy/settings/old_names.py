@@ -7,8 +7,8 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from codex_proxy.agents.upstream.config import DEFAULT
 from codex_proxy.parts import parts
+from codex_proxy.settings.tables import ONLY_TABLE
 
 Values: TypeAlias = dict[str, Any]
 
@@ -33,18 +33,22 @@ def _moved_to_key(table: str, key: str) -> OldName:
     return OldName(now, lambda value, values: _set_key(values, table, key, value))
 
 
-def _moved_to_upstreams(key: str, *, of_all: bool = False) -> OldName:
-    """Returns the old name of a `key` of `[upstreams.default]`, or with `of_all` of every upstream."""
+def _moved_to_tables(setting: str, name: str, key: str) -> OldName:
+    """Returns the old name of a `key` of the table `name` (`default`, or `*` for each table) of a setting."""
 
     def apply(value: Any, values: Values) -> None:
-        tables = dict(values.get("upstreams") or {})
-        is_single = not tables or DEFAULT in tables or "upstream_url" in values
-        names = {*tables, *([DEFAULT] if is_single else ())} if of_all else {DEFAULT}
-        for name in names:
-            _set_key(tables, name, key, value)
-        values["upstreams"] = tables
+        tables = dict(values.get(setting) or {})
+        for each in (tuple(tables) or (ONLY_TABLE,)) if name == "*" else (name,):
+            _set_key(tables, each, key, value)
+        values[setting] = tables
 
-    return OldName(f"`{key}` of [upstreams.{DEFAULT}]", apply)
+    return OldName(f"`{key}` of [{setting}.{ONLY_TABLE if name == '*' else name}]", apply)
+
+
+def _old_name(now: str) -> OldName:
+    """Returns what a part declares (`Part.old_names`)."""
+    table, *names, key = now.split(".")
+    return _moved_to_tables(table, names[0], key) if names else _moved_to_key(table, key)
 
 
 def _renamed_setting(name: str, now: str, convert: Callable[[Any], Any] = lambda value: value) -> OldName:
@@ -75,14 +79,7 @@ _OF_STORE: Final = (
 _OF_MEMORY: Final = "it follows from the memory of the machine or container"
 
 OLD_NAMES: Final[Mapping[str, OldName]] = {
-    "upstream_ca_file": _moved_to_upstreams("ca_file", of_all=True),
-    "upstream_connect_timeout": _moved_to_upstreams("connect_timeout", of_all=True),
-    "upstream_first_byte_timeout": _moved_to_upstreams("first_byte_timeout", of_all=True),
-    "upstream_retries": _moved_to_upstreams("retries"),
-    "upstream_retry_wait": _moved_to_upstreams("retry_wait"),
-    "upstream_breaker_failures": _moved_to_upstreams("breaker_failures"),
-    "upstream_key_file": _moved_to_upstreams("key_file"),
-    "upstream_idle_timeout": _moved_to_upstreams("idle_timeout", of_all=True),
+    **{name: _old_name(now) for part in parts() for name, now in part.old_names.items()},
     "sse_keepalive_ms": _renamed_setting(
         "heartbeat_interval",
         "`heartbeat_interval` (HEARTBEAT_INTERVAL), in seconds",
@@ -93,7 +90,6 @@ OLD_NAMES: Final[Mapping[str, OldName]] = {
     "child_open_files": _moved_to_key("child_limits", "open_files"),
     "child_address_space": _moved_to_key("child_limits", "address_space"),
     "child_processes": _moved_to_key("child_limits", "processes"),
-    **{name: _moved_to_key(*now.split(".")) for part in parts() for name, now in part.old_names.items()},
     "webhook_urls": _moved_to_key("webhooks", "urls"),
     "webhook_secret": _moved_to_key("webhooks", "secret"),
     "store_path": OldName("the path as `store` (PROXY_STORE)", _apply_store_path),

@@ -23,6 +23,8 @@ def _check_name(name: str) -> str:
 
 
 TableName = Annotated[str, AfterValidator(_check_name)]
+ONLY_TABLE: Final = "default"
+"""The name of a part's table for the only agent."""
 
 
 class SettingsTable(BaseModel, extra="forbid", frozen=True):

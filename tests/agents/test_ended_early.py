@@ -10,21 +10,21 @@ from typing import Any
 import pytest
 
 from codex_proxy.agents.dialect import Ended
-from codex_proxy.agents.openai_chat.dialect import OpenAIChat
-from codex_proxy.agents.openai_responses.dialect import OpenAIResponses
-from codex_proxy.agents.upstream.failures import ErrorReader
-from codex_proxy.agents.upstream.stream import End, Head, Message
-from codex_proxy.agents.upstream.turn import UpstreamContext
 from codex_proxy.core.events import Event, Stop, TextDelta, TurnEnded
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
 from codex_proxy.parts.acp.turn_end import STOPS
+from codex_proxy.parts.upstream.failures import ErrorReader
+from codex_proxy.parts.upstream.openai_chat.dialect import OpenAIChat
+from codex_proxy.parts.upstream.openai_responses.dialect import OpenAIResponses
+from codex_proxy.parts.upstream.stream import End, Head, Message
+from codex_proxy.parts.upstream.turn import UpstreamContext
 from tests.agents.app_server_dialogue import Dialogue
 from tests.agents.proto_child import begin_turn, event_line
 from tests.parts.acp.replayer import begin_and_open
 from tests.parts.claude_code.replayer import begin_turn as begin_claude
 from tests.parts.claude_code.replayer import output_lines
-from tests.upstreams.cases import event, stream
+from tests.parts.upstream.cases import event, stream
 
 EARLY = ["abort", "aborted", "cancelled", "canceled", "interrupted"]
 UNKNOWN = "out_of_luck"

@@ -15,15 +15,15 @@ from jsonschema_rs import Draft202012Validator, ValidationError, meta
 
 from codex_proxy.agents.codex_app_server.calls import dynamic_tool
 from codex_proxy.agents.dialects.tool_schemas import object_parameters, plain_parameters
-from codex_proxy.agents.openai_chat.body import request_fields as chat_fields
-from codex_proxy.agents.openai_chat.forwarding import forwarded_fields
-from codex_proxy.agents.openai_responses.body import request_fields as responses_fields
-from codex_proxy.agents.upstream.forms import TOOL_SCHEMAS, Forms
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.items import Tool
 from codex_proxy.core.turn import ForwardedRequest, Turn
 from codex_proxy.parts.acp import client_tools
 from codex_proxy.parts.claude_code import tool_names
+from codex_proxy.parts.upstream.forms import TOOL_SCHEMAS, Forms
+from codex_proxy.parts.upstream.openai_chat.body import request_fields as chat_fields
+from codex_proxy.parts.upstream.openai_chat.forwarding import forwarded_fields
+from codex_proxy.parts.upstream.openai_responses.body import request_fields as responses_fields
 from tests.growth import assert_linear
 from tests.schema_forms import CITY, schemas
 from tests.surfaces.chat import asking as chat

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.clients.running import CLIENTS, HERE, output_of
-from tests.upstreams.serving import proxy_before, upstream
-from tests.upstreams.test_machine_tools import Model
+from tests.parts.upstream.serving import proxy_before, upstream
+from tests.parts.upstream.test_machine_tools import Model
 
 pytestmark = pytest.mark.exhaustive
 """The SDK has to be installed first."""

@@ -23,8 +23,8 @@ from openai.types.responses.response_input_item_param import ResponseInputItemPa
 from openai.types.responses.tool_param import ToolParam
 from typing_extensions import TypedDict
 
-from codex_proxy.agents.openai_responses.answer import HOSTED_EVENTS
 from codex_proxy.core.faults import Fault, bad_request
+from codex_proxy.parts.upstream.openai_responses.answer import HOSTED_EVENTS
 from codex_proxy.surfaces.responses import mcp_items
 from codex_proxy.surfaces.responses.hosted_items import HOSTED_TYPES
 from codex_proxy.surfaces.responses.output import KINDS

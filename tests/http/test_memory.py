@@ -19,22 +19,22 @@ from aiohttp import web
 from codex_proxy.agents.codex_app_server import setup as app_server_setup
 from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
 from codex_proxy.agents.codex_proto.dialect import CodexProto
-from codex_proxy.agents.openai_chat.dialect import OpenAIChat
-from codex_proxy.agents.openai_chat.forwarding import ForwardedTurn
 from codex_proxy.agents.process_pool.plan import ONE_TURN_AHEAD
 from codex_proxy.agents.processes import child_per_turn
 from codex_proxy.agents.processes.child_per_turn import ChildTransport
 from codex_proxy.agents.processes.session import AgentSession
-from codex_proxy.agents.upstream.attempted_turn import AttemptedTurn
-from codex_proxy.agents.upstream.exchange import Exchange, OutgoingRequest
-from codex_proxy.agents.upstream.passing import UpstreamAnswer
-from codex_proxy.agents.upstream.transport import UpstreamTransport
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.items import HistoryMessage
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import ForwardedRequest, Turn
 from codex_proxy.http.body import HeldBytes
 from codex_proxy.http.exchange import LogReader, TurnTimings
+from codex_proxy.parts.upstream.attempted_turn import AttemptedTurn
+from codex_proxy.parts.upstream.exchange import Exchange, OutgoingRequest
+from codex_proxy.parts.upstream.openai_chat.dialect import OpenAIChat
+from codex_proxy.parts.upstream.openai_chat.forwarding import ForwardedTurn
+from codex_proxy.parts.upstream.passing import UpstreamAnswer
+from codex_proxy.parts.upstream.transport import UpstreamTransport
 from codex_proxy.process.child import Child
 from codex_proxy.responses.background import BackgroundResponse
 from codex_proxy.responses.context import Context
@@ -55,9 +55,9 @@ from codex_proxy.surfaces.responses.render import ResponsesRenderer
 from codex_proxy.tools.attempt import Attempt
 from codex_proxy.tools.policy import ToolPolicy
 from tests.http.serving import Proxy, fake_proxy, until, user
+from tests.parts.upstream.cases import Case
+from tests.parts.upstream.serving import proxy_before, upstream
 from tests.pictures import PNG
-from tests.upstreams.cases import Case
-from tests.upstreams.serving import proxy_before, upstream
 from tests.waiting import out_of_patience
 from tests.weather_tool import CHAT_WEATHER
 

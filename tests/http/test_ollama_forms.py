@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from tests.http.serving import Proxy, fake_proxy
-from tests.upstreams.serving import proxy_before
+from tests.parts.upstream.serving import proxy_before
 
 ASKED = [{"role": "user", "content": "[[fake:text say=Hi]]"}]
 VECTOR = [0.5, 0.25]

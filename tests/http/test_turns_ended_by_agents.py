@@ -12,8 +12,8 @@ import pytest
 
 from tests.http.serving import Answer, Proxy, fake_proxy, frames_of, user
 from tests.http.test_claude_code import claude_proxy
-from tests.upstreams.cases import chunk, event, stream
-from tests.upstreams.serving import proxy_before, upstream
+from tests.parts.upstream.cases import chunk, event, stream
+from tests.parts.upstream.serving import proxy_before, upstream
 from tests.waiting import PATIENCE
 
 TEXT = "Half an"

@@ -9,8 +9,8 @@ import pytest
 
 from tests.http.serving import Proxy, fake_proxy
 from tests.http.test_claude_code import claude_proxy
+from tests.parts.upstream.serving import proxy_before, upstream
 from tests.pictures import JPEG, png_of, url_of
-from tests.upstreams.serving import proxy_before, upstream
 
 PATH = "/v1/responses/input_tokens"
 PICTURES = {

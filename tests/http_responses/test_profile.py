@@ -1,4 +1,4 @@
-"""PROXY_RESPONSES_PROFILE=open-responses-server through the port, beside its scenarios in `tests/upstreams`."""
+"""PROXY_RESPONSES_PROFILE=open-responses-server through the port, beside its scenarios in `tests/parts/upstream`."""
 
 from __future__ import annotations
 

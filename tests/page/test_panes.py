@@ -13,7 +13,7 @@ from playwright.async_api import Browser, Page, expect
 
 from tests.http.serving import Proxy, user
 from tests.page.conftest import open_page, page_server
-from tests.upstreams.serving import NOWHERE, ask, upstream
+from tests.parts.upstream.serving import NOWHERE, ask, upstream
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -52,8 +52,14 @@ def known_of(part: Part) -> KnownPart:
     aliases = [Settings.model_fields[name].validation_alias for name in names]
     choices = [str(each) for found in aliases if isinstance(found, AliasChoices) for each in found.choices]
     variables = [each for each in choices if not each.startswith("PROXY_")]
-    settings = (*names, *part.old_names, *variables)
-    return KnownPart(tuple(part.agents), settings, part.tools, tuple(part.stores))
+    return KnownPart(
+        agents=tuple(part.agents),
+        settings=(*names, *part.old_names, *variables),
+        tools=part.tools,
+        stores=tuple(part.stores),
+        flags=tuple(flag.name for flag in part.flags),
+        paths=KNOWN[part.name].paths,
+    )
 
 
 @pytest.fixture
@@ -114,6 +120,17 @@ def test_a_request_with_tools_of_an_absent_part_is_refused_with_its_name(
 
 
 @pytest.mark.parametrize(
+    ("name", "path"), [(name, path) for name, known in KNOWN.items() for path in known.paths[1:3]]
+)
+def test_a_path_of_an_absent_part_is_refused_with_its_name(
+    name: str, path: str, without: Callable[[str], Path]
+) -> None:
+    status, answer = asked(without(name), path.removeprefix("/"), {"model": "m", "input": "hi"})
+    expected = f"{path} is served by the part {name}, which is not in this installation."
+    assert (status, answer["error"]["message"]) == (404, expected)
+
+
+@pytest.mark.parametrize(
     "name", [name for name, known in KNOWN.items() if known.agents or known.settings or known.stores]
 )
 def test_what_belongs_to_an_absent_part_is_refused_with_its_name(
@@ -135,3 +152,7 @@ def test_what_belongs_to_an_absent_part_is_refused_with_its_name(
             file.write_text(f'{setting} = "x"\n')
             told = python(folder, "-m", "codex_proxy", "serve", "--config", str(file))
             assert (told.returncode, expected in told.stderr, setting in told.stderr) == (2, True, True)
+    for flag in KNOWN[name].flags:
+        option = f"--{flag.replace('_', '-')}"
+        told = python(folder, "-m", "codex_proxy", "serve", option, "x")
+        assert (told.returncode, expected in told.stderr, option in told.stderr) == (2, True, True)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.agents import child_readers, reader_damage
 from tests.parts.mcp.test_damaged_messages import FRAMES, READ, TRANSPORTS
-from tests.upstreams.test_damaged_streams import DAMAGES as STREAM_DAMAGES
+from tests.parts.upstream.test_damaged_streams import DAMAGES as STREAM_DAMAGES
 
 TESTS: Final = Path(__file__).parents[1]
 CHILDREN: Final = ("codex app-server", "codex proto", "claude code", "acp")
@@ -22,12 +22,12 @@ READERS: Final = (*CHILDREN, *MCP, *UPSTREAMS, LISTENER)
 
 CHILD, STREAM, SERVER, TOOLS, PAIRS, REPAIR, MUTATED = (
     "agents/test_reader_damage.py::",
-    "upstreams/test_damaged_streams.py::",
+    "parts/upstream/test_damaged_streams.py::",
     "parts/mcp/test_damaged_messages.py::",
     "parts/acp/test_tool_server.py::",
-    "upstreams/test_split_pairs.py::",
+    "parts/upstream/test_split_pairs.py::",
     "core/test_repair.py::",
-    "upstreams/test_mutated_with_sdks.py::",
+    "parts/upstream/test_mutated_with_sdks.py::",
 )
 PASSED: Final = STREAM + "test_what_is_passed_on_of_a_damaged_stream_are_whole_chunks"
 CHAT: Final = STREAM + "test_a_damaged_stream_of_chat_says_what_the_whole_one_says"
@@ -63,7 +63,7 @@ TABLE: Final[dict[str, dict[str, str]]] = {
     "half of a pair in one message": row(
         CHILD + "test_half_a_pair_behind_every_piece_of_text_costs_no_other_character",
         *(ANSWERS, ANSWERS),
-        "agents/test_openai_chat_dialect.py::test_half_a_surrogate_pair_reaches_the_client_and_breaks_nothing",
+        "parts/upstream/test_openai_chat_dialect.py::test_half_a_surrogate_pair_reaches_the_client_and_breaks_nothing",
         PAIRS + "test_a_half_alone_becomes_the_replacement_character",
         REPAIR + "test_half_of_a_surrogate_pair_without_the_other_is_one_replacement_character",
         TOOLS + "test_a_damaged_call_is_read",
@@ -86,7 +86,7 @@ TABLE: Final[dict[str, dict[str, str]]] = {
         EVENTS,
         CHAT,
         PASSED,
-        "agents/test_openai_responses_dialect.py::"
+        "parts/upstream/test_openai_responses_dialect.py::"
         "test_interleaved_calls_keep_their_order_ids_and_texts_however_they_are_reported_and_cut",
         BY_AIOHTTP,
     ),
@@ -94,7 +94,7 @@ TABLE: Final[dict[str, dict[str, str]]] = {
         CHILD + "test_a_line_may_break_off_at_any_byte",
         *(TORN, TORN),
         STREAM + "test_json_that_is_broken_is_an_error_and_text_too",
-        "agents/test_openai_chat_pass_through.py::test_what_breaks_off_is_passed_on_in_whole_events",
+        "parts/upstream/test_openai_chat_pass_through.py::test_what_breaks_off_is_passed_on_in_whole_events",
         STREAM + "test_json_that_is_broken_is_an_error_and_text_too",
         CALLS,
     ),
@@ -102,7 +102,7 @@ TABLE: Final[dict[str, dict[str, str]]] = {
         CHILD + "test_a_value_of_another_type_or_none_leaves_no_turn_without_an_end",
         *(ANY_VALUE, ANY_VALUE),
         SDKS,
-        "upstreams/test_whole_chat.py::test_an_odd_stream_is_joined_to_what_the_reader_makes_of_it",
+        "parts/upstream/test_whole_chat.py::test_an_odd_stream_is_joined_to_what_the_reader_makes_of_it",
         SDKS,
         CALLS,
     ),

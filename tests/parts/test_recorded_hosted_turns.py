@@ -11,9 +11,9 @@ import pytest
 from openai import AsyncOpenAI
 
 from tests.parts.cassettes.talking import openai_client, running_server
-from tests.upstreams.serving import Upstream, upstream
-from tests.upstreams.test_hosted_tools import CODE_TOOL, TOOLS, hosted_answer, shown
-from tests.upstreams.test_hosted_turns import TABLE
+from tests.parts.upstream.serving import Upstream, upstream
+from tests.parts.upstream.test_hosted_tools import CODE_TOOL, TOOLS, hosted_answer, shown
+from tests.parts.upstream.test_hosted_turns import TABLE
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.parts.upstream.test_llama_cpp import NEEDS_LLAMA, beside_llama, use_as_an_editor
 from tests.real.codex_home import CodexHome
 from tests.real.model_plans import plan, say
 from tests.real.proxy import proxy
-from tests.upstreams.test_llama_cpp import NEEDS_LLAMA, beside_llama, use_as_an_editor
 
 pytestmark = NEEDS_LLAMA
 

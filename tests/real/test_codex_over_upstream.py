@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 
 from codex_proxy.core.tool_names import offered_name
+from tests.parts.upstream.cases import Case, call, chunk, event, stream, text
+from tests.parts.upstream.serving import Upstream, proxy_before, upstream
 from tests.real.codex_home import CodexHome, make_codex_home
 from tests.real.release import codex_path
 from tests.real.shared import living_on
 from tests.real.test_codex_as_client import DEFERRED, LITE, MCP_PROGRAM, PATCH, PLAIN
-from tests.upstreams.cases import Case, call, chunk, event, stream, text
-from tests.upstreams.serving import Upstream, proxy_before, upstream
 from tests.waiting import PATIENCE
 
 

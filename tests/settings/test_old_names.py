@@ -7,21 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from codex_proxy.agents.configured.agents import configured_agents
-from codex_proxy.agents.upstream.config import UpstreamConfig
 from codex_proxy.commands.doctor import settings_check
-from codex_proxy.commands.serve import serve_to_the_end
 from codex_proxy.parts import parts
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import load
 from codex_proxy.settings.old_names import OLD_NAMES
-
-
-def of_default(key: str) -> Any:
-    """What a key of the single upstream is."""
-    return lambda settings: getattr(settings.upstreams["default"], key)
 
 
 def of_child(limit: str) -> Any:
@@ -32,19 +24,11 @@ def of_child(limit: str) -> Any:
 WITHOUT_EFFECT = [name for name, old in OLD_NAMES.items() if old.now.startswith("nothing")]
 
 CASES: dict[str, tuple[str, Any, Any]] = {
-    "upstream_ca_file": ("/a.pem", of_default("ca_file"), Path("/a.pem")),
-    "upstream_connect_timeout": ("7", of_default("connect_timeout"), 7.0),
-    "upstream_first_byte_timeout": ("7", of_default("first_byte_timeout"), 7.0),
-    "upstream_retries": ("7", of_default("retries"), 7),
-    "upstream_retry_wait": ("7", of_default("retry_wait"), 7.0),
-    "upstream_breaker_failures": ("7", of_default("breaker_failures"), 7),
-    "upstream_key_file": ("/key", of_default("key_file"), Path("/key")),
     "sse_keepalive_ms": ("500", attrgetter("heartbeat_interval"), 0.5),
     "mcp_start_wait": ("7", attrgetter("queue_wait"), 7.0),
     "child_open_files": ("7", of_child("open_files"), 7),
     "child_address_space": ("7", of_child("address_space"), 7),
     "child_processes": ("7", of_child("processes"), 7),
-    "upstream_idle_timeout": ("7", of_default("idle_timeout"), 7.0),
     "webhook_urls": ("http://a", attrgetter("webhooks.urls"), "http://a"),
     "webhook_secret": ("s", lambda settings: settings.webhooks.secret.get_secret_value(), "s"),
     "store_path": ("/a/b", attrgetter("store_file"), Path("/a/b")),
@@ -84,23 +68,6 @@ def test_an_old_name_sets_what_replaces_it(
     assert f"`{name}` (PROXY_{name.upper()}) is an old name" in settings_check(settings, file, {}).advice
 
 
-def test_a_new_name_wins_over_the_old_one(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file.write_text("[upstreams.default]\nretries = 1\n")
-    monkeypatch.setenv("PROXY_UPSTREAM_RETRIES", "7")
-    monkeypatch.setenv("PROXY_UPSTREAM_RETRY_WAIT", "8")
-    default = load({}, file).upstreams["default"]
-    assert (default.retries, default.retry_wait) == (1, 8.0)
-
-
-def test_an_old_limit_of_all_upstreams_still_holds_for_each_table(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file.write_text("[upstreams.a]\nurl = 'http://a'\n[upstreams.b]\nurl = 'http://b'\nconnect_timeout = 1\n")
-    monkeypatch.setenv("PROXY_UPSTREAM_CONNECT_TIMEOUT", "7")
-    upstreams = load({}, file).upstreams
-    assert {name: table.connect_timeout for name, table in upstreams.items()} == {"a": 7.0, "b": 1.0}
-
-
 def test_limits_of_children_under_old_names_are_put_together(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,13 +84,6 @@ def test_the_old_path_of_a_store_counts_unless_the_store_is_no_file(file: Path) 
     assert load({}, file).store == "memory"
 
 
-def test_an_old_limit_in_the_table_of_an_upstream_agent_still_holds(file: Path) -> None:
-    file.write_text("[agents.a]\nagent = 'openai-chat'\nupstream_idle_timeout = 7\n")
-    upstream = configured_agents(load({}, file))[0].upstream
-    assert upstream is not None
-    assert upstream.idle_timeout == 7.0
-
-
 def test_an_old_name_in_the_table_of_an_agent_keeps_no_server_from_starting(file: Path) -> None:
     file.write_text("[agents.claude]\nagent = 'claude-code'\nclaude_processes = 2\n")
     settings = load({}, file)
@@ -133,19 +93,3 @@ def test_an_old_name_in_the_table_of_an_agent_keeps_no_server_from_starting(file
 
 def test_settings_without_old_names_have_no_other_values(file: Path) -> None:
     assert load({}, file).old_names == ()
-    assert load({}, file).upstreams == {}
-    assert UpstreamConfig().retries == 2
-
-
-async def test_a_server_says_at_its_start_what_replaces_an_old_name(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PROXY_UPSTREAM_RETRIES", "7")
-    settings = load(
-        {"agent": "openai-chat", "upstream_url": "ftp://no-address", "state_dir": file.parent}, file
-    )
-    with capture_logs() as logged:
-        assert await serve_to_the_end(settings, lambda *text, **more: None) == 1
-    told = [line["text"] for line in logged if line["event"] == "old_setting"]
-    assert len(told) == 1
-    assert "use `retries` of [upstreams.default]" in told[0]

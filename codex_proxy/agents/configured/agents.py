@@ -1,13 +1,13 @@
-"""Creates the server's agents, by name: the agent of `--agent`, or the agents of the tables `[agents.NAME]` and
-`[upstreams.NAME]`. A single upstream is `[upstreams.default]`, with short settings. An error in the tables prevents
-the start; other problems affect only their agent.
+"""Creates the server's agents, by name: the agent of `--agent`, or the agents of the tables `[agents.NAME]` and of
+parts' tables. An error in the tables prevents the start; other problems affect only their agent.
 """
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Awaitable, Callable, Mapping
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 from pydantic import ValidationError
@@ -15,20 +15,18 @@ from pydantic import ValidationError
 from codex_proxy.agents import registry
 from codex_proxy.agents.names import DEFAULT_AGENT, check_name
 from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError
-from codex_proxy.agents.upstream.config import APIS, DEFAULT, UpstreamConfig
 from codex_proxy.core.faults import misconfigured
 from codex_proxy.core.options import Capability
 from codex_proxy.core.turn import MODEL_SEPARATOR
-from codex_proxy.parts import Part, parts
+from codex_proxy.parts import Part, agent_tables, parts
 from codex_proxy.process.launch import FOLDER_REMOVED, is_folder_removed
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.old_names import with_new_names
-from codex_proxy.settings.tables import AgentTable
+from codex_proxy.settings.tables import ONLY_TABLE, AgentTable
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
 
-WIRES: Final = {api.agent: wire for wire, api in APIS.items()}
 SHARED_SETTINGS: Final = frozenset({"codex_model", "idle_timeout"})
 """Settings of agents that the server itself uses for all of them."""
 _NEEDED_CAPABILITIES: Final[Mapping[str, str]] = {
@@ -46,60 +44,71 @@ class ConfiguredAgent(msgspec.Struct, frozen=True, kw_only=True):
     settings: Settings
     """The server's settings, with the values of the agent's table."""
     spec: AgentSpec
-    upstream: UpstreamConfig | None = None
-    has_table: bool = False
-    """Whether the agent is an upstream whose address is in its table."""
+    table: str = ""
+    """A part's table in which its address is, like `[upstreams.groq]`; empty if it has none."""
+    aliases: Mapping[str, str] = {}
+    """Further names of its models."""
 
     @property
     def default_model(self) -> str:
         return self.settings.codex_model or ""
 
 
+class AgentTables(Protocol):
+    """Tables of a part (`Part.agent_tables`), each of which is an agent."""
+
+    def is_single(self, settings: Settings) -> bool:
+        """Whether they are of the server's only agent, whose models have no prefix."""
+
+    def agents(self, settings: Settings) -> dict[str, ConfiguredAgent]:
+        """Returns the agents by the names of their tables; a single one's is empty. Raises `NoAgentError`."""
+
+
+def _tables_of_parts(settings: Settings) -> dict[str, AgentTables]:
+    """Returns those that the settings have, by their setting."""
+    found = {name: code for name, code in agent_tables().items() if getattr(settings, name)}
+    return {name: pkgutil.resolve_name(code) for name, code in found.items()}
+
+
 def configured_agents(settings: Settings) -> tuple[ConfiguredAgent, ...]:
     """Returns every agent, the default one first. Raises `NoAgentError`."""
     if (spec := registry.spec_in_place_of_all(settings)) is not None:
         return (ConfiguredAgent(name="", settings=settings, spec=spec),)
-    if is_single(settings):
-        if DEFAULT not in settings.upstreams:
-            return (_from_settings("", settings),)
-        table = settings.upstreams[DEFAULT]
-        wire = WIRES.get(settings.agent, table.wire)
-        return (_from_upstream_table(settings, "", table.model_copy(update={"wire": wire})),)
-    twice = settings.agents.keys() & settings.upstreams.keys()
-    if twice:
-        raise NoAgentError(
-            f"[agents.{min(twice)}] and [upstreams.{min(twice)}] have the same name: rename one of them."
-        )
+    of_parts = _tables_of_parts(settings)
+    if not settings.agents and not of_parts:
+        return (_from_settings("", settings),)
     found = {name: _from_agent_table(settings, name, table) for name, table in settings.agents.items()}
-    found |= {name: _from_upstream_table(settings, name, table) for name, table in settings.upstreams.items()}
-    _check_fallbacks(settings)
-    if "agent" in settings.model_fields_set:
+    for setting, tables in of_parts.items():
+        own = tables.agents(settings)
+        if twice := found.keys() & own.keys():
+            raise NoAgentError(
+                f"[agents.{min(twice)}] and [{setting}.{min(twice)}] have the same name: rename one of them."
+            )
+        found |= own
+    if "agent" in settings.model_fields_set and not is_single(settings):
         default = settings.agent
         if default not in found:
-            own = _settings_for_one(settings, agent=settings.agent)
+            only = settings_for_one(settings, agent=settings.agent)
             default = CODEX if default == DEFAULT_AGENT else default
             if default in found:
                 raise NoAgentError(
                     f"--agent {settings.agent} and the table of the same name, {default}, "
                     f"conflict. Name the table with --agent {default}."
                 )
-            found[default] = _from_settings(default, own)
+            found[default] = _from_settings(default, only)
         found = {default: found.pop(default), **found}
     return tuple(found.values())
 
 
 def is_single(settings: Settings) -> bool:
-    """Whether models have no prefix: there are no tables, or only `[upstreams.default]` and no other agent."""
-    alone = not settings.agents and not settings.upstreams.keys() - {DEFAULT}
-    return alone and (not settings.upstreams or settings.agent in (DEFAULT, *WIRES))
+    """Whether models have no prefix: there are no tables of agents, or a part's for the only agent."""
+    return not settings.agents and all(
+        tables.is_single(settings) for tables in _tables_of_parts(settings).values()
+    )
 
 
 def _from_settings(name: str, settings: Settings) -> ConfiguredAgent:
-    spec = registry.chosen_spec(settings)
-    upstream = None
-    if spec.name in WIRES:
-        upstream = _with_short_settings(settings, UpstreamConfig(wire=WIRES[spec.name]))
-    return ConfiguredAgent(name=name, settings=settings, spec=spec, upstream=upstream)
+    return ConfiguredAgent(name=name, settings=settings, spec=registry.chosen_spec(settings))
 
 
 def runs_codex(settings: Settings) -> bool:
@@ -141,8 +150,8 @@ def settings_without_effect(
     serving = _agents_or_none(settings)
     if not serving or plugin_references(settings):
         return ()
-    # An upstream with a table has its address and key there.
-    used = frozenset().union(*(each.spec.effective_settings for each in serving if not each.has_table))
+    # A part's table has the address and key of its agent.
+    used = frozenset().union(*(each.spec.effective_settings for each in serving if not each.table))
     of_some = frozenset().union(*(spec.effective_settings for spec in registry.specs())) - SHARED_SETTINGS
     if capabilities is None or len(serving) > 1:
         able = (each.spec.possible_capabilities(each.settings) for each in serving)
@@ -161,15 +170,15 @@ def needed_capabilities() -> dict[str, str]:
 
 
 def targets_without_agent(settings: Settings) -> tuple[str, ...]:
-    """Returns the targets of routes (`AGENT/MODEL`) for which there is no agent, each with its table. A single upstream
-    may have models with any name.
+    """Returns the targets of routes (`AGENT/MODEL`) for which there is no agent, each with its table. A single model
+    server may have models with any name.
     """
     serving = _agents_or_none(settings)
     names = {each.name.lower() for each in serving}
     known = [alias for alias, _ in settings.aliases]
     for each in serving:
-        known += each.upstream.aliases if each.upstream is not None else ()
-    if not serving or plugin_references(settings) or (names == {""} and serving[0].upstream is not None):
+        known += each.aliases
+    if not serving or plugin_references(settings) or (names == {""} and serving[0].spec.plain_only):
         return ()
     return tuple(
         f"{target} of [routes.{route}]"
@@ -188,8 +197,9 @@ def _agents_or_none(settings: Settings) -> tuple[ConfiguredAgent, ...]:
         return ()
 
 
-def _settings_for_one(settings: Settings, **more: Any) -> Settings:
-    own = settings.model_copy(update={"agents": {}, "upstreams": {}, **more})
+def settings_for_one(settings: Settings, **more: Any) -> Settings:
+    """Returns the settings of one of several agents, which has no tables: `settings` with `more`."""
+    own = settings.model_copy(update={"agents": {}, **{name: {} for name in agent_tables()}, **more})
     own._server = settings
     return own
 
@@ -200,7 +210,7 @@ def _from_agent_table(settings: Settings, name: str, table: AgentTable) -> Confi
         check_name(kind, settings.agent_plugin)
     except ValueError as error:
         raise NoAgentError(f"[agents.{name}]: {error}") from error
-    own = _settings_for_one(settings, agent=kind)
+    own = settings_for_one(settings, agent=kind)
     spec = registry.chosen_spec(own)
     for key, value in _own_settings(table).items():
         if key not in spec.settings:
@@ -220,58 +230,13 @@ def _from_agent_table(settings: Settings, name: str, table: AgentTable) -> Confi
 
 def _own_settings(table: AgentTable) -> dict[str, Any]:
     values = with_new_names(table.own_settings, {})
-    # An agent that is an upstream has only this one.
-    own: dict[str, Any] = values.pop("upstreams", {}).get(DEFAULT, {})
-    return values | own
-
-
-def _from_upstream_table(settings: Settings, name: str, table: UpstreamConfig) -> ConfiguredAgent:
-    """Returns the agent of a table; `name` is empty for the only agent. The short settings are part of
-    `[upstreams.default]`.
-    """
-    is_default = name in ("", DEFAULT)
-    has_table = not (is_default and settings.upstream_url)
-    config = _with_short_settings(settings, table) if is_default else _with_timeout(settings, table)
-    config = config.with_defaults(total_timeout=settings.total_timeout)
-    if not config.url and not config.kind.url:
-        raise NoAgentError(f"[upstreams.{name or DEFAULT}] needs the address of a server (url), or a preset.")
-    own = _settings_for_one(
-        settings,
-        agent=APIS[config.wire].agent,
-        upstream_key=settings.upstream_key if is_default else None,
-        total_timeout=config.total_timeout or settings.total_timeout,
-        codex_model=config.default_model or (settings.codex_model if not name else None),
-    )
-    spec = registry.chosen_spec(own)
-    return ConfiguredAgent(name=name, settings=own, spec=spec, upstream=config, has_table=has_table)
-
-
-def _with_short_settings(settings: Settings, config: UpstreamConfig) -> UpstreamConfig:
-    update = {"url": settings.upstream_url} if settings.upstream_url else {}
-    return _with_timeout(settings, config.model_copy(update=update))
-
-
-def _with_timeout(settings: Settings, config: UpstreamConfig) -> UpstreamConfig:
-    is_set = "idle_timeout" in settings.model_fields_set
-    return config.with_defaults(idle_timeout=settings.idle_timeout) if is_set else config
-
-
-def _check_fallbacks(settings: Settings) -> None:
-    for name, table in settings.upstreams.items():
-        for each in table.fallback:
-            other = each.partition("/")[0]
-            if other == name or other not in settings.upstreams:
-                others = [table for table in settings.upstreams if table != name]
-                allowed = f"write one of {', '.join(others)}, or NAME/MODEL" if others else "there is none"
-                kind = "an agent, and no" if other in settings.agents else "no other"
-                raise NoAgentError(f"[upstreams.{name}]: the fallback {each} is {kind} upstream; {allowed}.")
+    for setting in agent_tables():  # the agent itself is the only one of them
+        values |= values.pop(setting, {}).get(ONLY_TABLE, {})
+    return values
 
 
 def context_of(named: ConfiguredAgent, context: AgentContext) -> AgentContext:
-    table = f"[upstreams.{named.name or DEFAULT}]" if named.has_table else ""
-    return msgspec.structs.replace(
-        context, settings=named.settings, name=named.name, upstream=named.upstream, upstream_table=table
-    )
+    return msgspec.structs.replace(context, settings=named.settings, name=named.name, table=named.table)
 
 
 async def make_agent(context: AgentContext) -> Agent:
@@ -304,21 +269,17 @@ def why_unusable(error: OSError) -> str:
 
 async def _make_router(named: tuple[ConfiguredAgent, ...], context: AgentContext) -> Agent:
     from codex_proxy.agents.configured.router import AgentRouter, AgentSlot
-    from codex_proxy.agents.upstream.agent import UpstreamAgent
 
     members: dict[str, Agent] = {}
-    upstreams: dict[str, UpstreamAgent] = {}
-    context = msgspec.structs.replace(context, upstreams=upstreams)
+    context = msgspec.structs.replace(context, peers=members)
     for each in named:
-        if each.upstream is None:
+        if each.spec.made_at_start:
+            members[each.name] = await _make_one(each, context)
+        else:
             make = _maker(each, context)
             members[each.name] = AgentSlot(
                 each.name, make, context.clock, capabilities=each.spec.capabilities
             )
-        else:
-            agent = members[each.name] = await _make_one(each, context)
-            assert isinstance(agent, UpstreamAgent)
-            upstreams[each.name] = agent
     defaults = {each.name: each.default_model for each in named if each.default_model}
     return AgentRouter(members, defaults=defaults)
 

@@ -41,8 +41,8 @@ DIALECTS: Final[Mapping[str, str]] = {
     "exec": "codex_proxy.parts.cassettes.old_exec:CodexExec",
     "claude-code": "codex_proxy.parts.claude_code.dialect:ClaudeCodeTurn",
     "acp": "codex_proxy.parts.acp.dialect:AcpTurn",
-    "chat": "codex_proxy.agents.openai_chat.dialect:OpenAIChat",
-    "responses": "codex_proxy.agents.openai_responses.dialect:OpenAIResponses",
+    "chat": "codex_proxy.parts.upstream.openai_chat.dialect:OpenAIChat",
+    "responses": "codex_proxy.parts.upstream.openai_responses.dialect:OpenAIResponses",
 }
 """Dialects by their names in files."""
 MAX_FACTS_BYTES: Final = 1 << 16
@@ -221,6 +221,10 @@ def _acp_facts() -> Any:
     )
 
 
+def _upstream(name: str) -> Any:
+    return _code_of(f"codex_proxy.parts.upstream.{name}")
+
+
 _FACTS: Final[Mapping[str, type[Facts]]] = {
     "app-server": AppServerFacts,
     "proto": ProtoFacts,
@@ -297,11 +301,9 @@ def _acp_dialect(kind: type[Any], facts: dict[str, Any], new_id: Any) -> Any:
 
 
 def _upstream_dialect(kind: type[Any], facts: dict[str, Any], model: str, new_id: Any) -> Any:
-    from codex_proxy.agents.upstream.failures import ErrorReader
-    from codex_proxy.agents.upstream.turn import UpstreamContext
-
     model, refused = facts.pop("model", model), set(facts.pop("refused", ()))
-    return kind(model, UpstreamContext(ErrorReader(), refused, new_id, lambda: 0.0, **facts))
+    errors = _upstream("failures:ErrorReader")()
+    return kind(model, _upstream("turn:UpstreamContext")(errors, refused, new_id, lambda: 0.0, **facts))
 
 
 # --- messages -------------------------------------------------------------------------------------
@@ -320,12 +322,10 @@ def _message_of(name: str, line: bytes) -> Any:
 
 def message_of_object(kind: str, value: Any) -> Any:
     """Returns a message that is no line. Raises `msgspec.ValidationError` or `KeyError`."""
-    if kind in ("head", "over"):
-        from codex_proxy.agents.upstream.stream import End, Head
-
-        if kind == "head":
-            return msgspec.convert(value, Head)
-        return End(None if value is None else msgspec.convert(value, Failure))
+    if kind == "head":
+        return msgspec.convert(value, _upstream("stream:Head"))
+    if kind == "over":
+        return _upstream("stream:End")(None if value is None else msgspec.convert(value, Failure))
     fields = msgspec.convert(value, dict[str, Any])
     return msgspec.convert(fields, _event_types()[fields.pop("type")])
 

@@ -6,13 +6,13 @@ import asyncio
 import getpass
 import os
 import socket
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from aiohttp import web
-from pydantic import SecretStr
+from pydantic import BaseModel, SecretStr
 
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.configured.agents import is_plain_only, make_agent
@@ -232,9 +232,7 @@ def check_recording(settings: Settings, environ: Mapping[str, str]) -> tuple[Scr
 def scrubber_of(settings: Settings, environ: Mapping[str, str], patterns: list[str]) -> Scrubber:
     """Returns the scrubber of this server's secrets and the names of this machine and its user."""
     keys = [value for name, value in environ.items() if SECRET_WORDS.search(name)]
-    own = [getattr(settings, name) for name in type(settings).model_fields] + [settings.webhooks.secret]
-    own += [header for table in settings.upstreams.values() for header in table.headers.values()]
-    keys += [value.get_secret_value() for value in own if isinstance(value, SecretStr)]
+    keys += _secrets_in(settings)
     host = socket.gethostname()
     folders = {"<home>": Path.home(), "<workdir>": settings.workdir}
     names = {name: [str(folder), os.path.realpath(folder)] for name, folder in folders.items()}
@@ -248,6 +246,18 @@ def scrubber_of(settings: Settings, environ: Mapping[str, str], patterns: list[s
         "<user>": [_user(), environ.get("USER", ""), environ.get("LOGNAME", "")],
     }
     return Scrubber(names, patterns)
+
+
+def _secrets_in(value: object) -> Iterator[str]:
+    """Yields the secrets of settings, also those in their tables."""
+    if isinstance(value, SecretStr):
+        yield value.get_secret_value()
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from _secrets_in(each)
+    elif isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from _secrets_in(getattr(value, name))
 
 
 def _user() -> str:

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from codex_proxy.agents.openai_responses.answer import HOSTED_EVENTS
 from codex_proxy.core.event_rows import decode_row, encode_row
 from codex_proxy.core.events import Event, HostedEvent, ItemEnded, RawItem, TextDelta, ToolCallRequested
 from codex_proxy.core.faults import Failure, FaultKind
@@ -29,6 +28,7 @@ from codex_proxy.parts.cassettes.format import (
 from codex_proxy.parts.cassettes.line_types import Line, ReplyLine
 from codex_proxy.parts.cassettes.player import events_in
 from codex_proxy.parts.cassettes.settings import CassetteError
+from codex_proxy.parts.upstream.openai_responses.answer import HOSTED_EVENTS
 from tests.core.strategies import EVENT_LISTS
 
 CONTENT: dict[str, Any] = {

@@ -1,1 +1,0 @@
-"""What the agents of model servers (upstreams) share: settings, HTTP client, and the base of their dialects."""

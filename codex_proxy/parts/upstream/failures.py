@@ -1,0 +1,251 @@
+"""Converts an upstream's errors to failures: OpenAI's `{"error": {...}}`, Ollama's `{"error": "text"}`, FastAPI's
+`{"detail": ...}`, vLLM's `{"object": "error", ...}`, llama.cpp's with a number as `code`, LiteLLM's with one in a
+string, and HTML pages. A failure quotes the upstream's text without addresses and keys; of a refused key, which may be
+in it, nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+import msgspec
+
+from codex_proxy.agents.dialects.failures import clean_text, failure_from_text
+from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.json_values import UNREADABLE, object_at, value_at
+from codex_proxy.parts.upstream.config import CHAT, SettingNames
+
+K = FaultKind
+
+MAX_ERROR_BYTES: Final = 1 << 20
+"""Maximum bytes that are read of an error's body."""
+_MAX_WAIT: Final = 7 * 86400.0  # seconds; more is no time to wait but a broken clock
+
+CLOSED: Final = Failure(
+    K.UPSTREAM_DISCONNECTED,
+    "The model server closed the connection without an answer. Send the request again.",
+)
+BROKEN_OFF: Final = Failure(
+    K.UPSTREAM_DISCONNECTED, "The model server's answer ended before it was complete. Send the request again."
+)
+NO_JSON: Final = Failure(K.UPSTREAM_ERROR, "The model server sent data that is not valid JSON.")
+NO_ANSWER: Final = Failure(
+    K.UPSTREAM_ERROR,
+    "The model server's answer is not in the format of Chat Completions. The operator must "
+    "check the address of the upstream (it usually ends with /v1).",
+)
+EMPTY_ANSWER: Final = Failure(
+    K.UPSTREAM_ERROR,
+    "The model server ended its answer without any content or finish reason. Send the request again.",
+)
+TOO_LONG: Final = Failure(
+    K.UPSTREAM_ERROR,
+    "The model server sent an event that is too long or nested too deep, or too much data without an event.",
+)
+CONTRADICTION: Final = Failure(
+    K.UPSTREAM_ERROR,
+    "The model server has sent the same part of its answer in two versions. Send the request again.",
+)
+TOO_MUCH: Final = Failure(
+    K.UPSTREAM_ERROR, "The model server's answer is too large. Ask for less, or for no images."
+)
+_KEY_REFUSED: Final = (
+    "The model server rejected this server's credentials. The operator of this server must check {}."
+)
+CLIENTS_KEY_REFUSED: Final = Failure(
+    K.INVALID_API_KEY,
+    "The model server rejected your API key, which this server passes on. Send a key that is valid there.",
+)
+
+_CONTEXT = re.compile(
+    r"context_length_exceeded|exceed_context_size|maximum context length|context[ _](?:window|size|length)|"
+    r"prompt is too long|input is too long|too many (?:input )?tokens",
+    re.IGNORECASE,
+)
+_MODEL = re.compile(
+    r"\bmodel\b.{0,200}?(?:does not exist|not found|not loaded|unknown|not supported)|\binvalid[ _]model(?: name)?\b",
+    re.IGNORECASE,
+)
+_NO_KEY_OF_LITELLM: Final = "no_db_connection"
+"""How LiteLLM's proxy refuses a key without a database, with the status 400."""
+_PARAM = re.compile(r"[A-Za-z0-9_.\[\]-]{1,100}")
+_NOT_THE_REQUEST: Final = {K.UPSTREAM_ERROR, K.UPSTREAM_TIMEOUT, K.UPSTREAM_DISCONNECTED, K.UNAVAILABLE}
+"""Failures that are no fault of the request, although a status may say so."""
+_NO_ENDPOINT: Final = frozenset({404, 405, 501})
+"""The statuses of a server without the endpoint."""
+_REDIRECT_MESSAGE: Final = (
+    "The model server answered with a redirect (HTTP {}), which this server does not follow. "
+    "The operator must set the final address."
+)
+
+
+class ErrorReader:
+    def __init__(
+        self,
+        secrets: Sequence[str] = (),
+        *,
+        clients_key: bool = False,
+        path: str = CHAT.path,
+        setting_names: SettingNames = SettingNames(),  # noqa: B008
+    ) -> None:
+        """`secrets` are replaced by `[hidden]`. `clients_key`: a 401 is the client's fault. `setting_names`: what a
+        message advises to check.
+        """
+        self._secrets = tuple(secret for secret in secrets if secret)
+        self._path = path
+        self._names = setting_names
+        message = _KEY_REFUSED.format(setting_names.key)
+        of_operator = Failure(K.UPSTREAM_UNAUTHORIZED, message)
+        self._key_refused = CLIENTS_KEY_REFUSED if clients_key else of_operator
+
+    def of_response(self, status: int, headers: Mapping[str, str], body: bytes, now: float) -> Failure:
+        """Converts an error status or redirection. `now`: seconds since 1970, for dates in headers."""
+        if 300 <= status < 400:
+            return Failure(K.UPSTREAM_ERROR, _REDIRECT_MESSAGE.format(status))
+        failure = self._failure_in(_value_of(body), status)
+        if status in _NO_ENDPOINT and failure.kind in (K.UPSTREAM_ERROR, K.REJECTED_BY_PROVIDER):
+            return self._no_endpoint(status, body)
+        wait = _wait_of(headers, now)
+        return failure if wait is None else msgspec.structs.replace(failure, retry_after=wait)
+
+    def _no_endpoint(self, status: int, body: bytes) -> Failure:
+        words = self._without_secrets(clean_text(message_in(_value_of(body))))
+        said = f"HTTP {status}: {words}" if words else f"HTTP {status}"
+        names = self._names
+        message = (
+            f"The model server has no {self._path} ({said}). The operator of this server must "
+            f"check {names.url}, which usually ends with /v1, and {names.wire}."
+        )
+        return Failure(K.AGENT_MISCONFIGURED, message, quoted=words)
+
+    def of_event(self, value: Any) -> Failure:
+        """Converts an error inside an answer. `value`: the error's decoded JSON."""
+        error = value.get("error", value) if isinstance(value, dict) else value
+        return self._failure_in(value, _status_in(error))
+
+    def _failure_in(self, value: Any, status: int | None) -> Failure:
+        error = _error_in(value)
+        if status in (401, 403) or error.get("type") == _NO_KEY_OF_LITELLM:
+            return self._key_refused
+        words = self._without_secrets(clean_text(message_in(value)))
+        code, kind = error.get("code"), error.get("type")
+        if not isinstance(code, str) or code.isdigit():
+            code = None  # a number is a status
+        found = failure_from_text(_as_text(words, code, kind), http_status=status)
+        fault = _fault_of(found.kind, status, f"{code} {kind} {words}")
+        if fault is not found.kind:
+            shown = code if fault is K.REJECTED_BY_PROVIDER else None
+            found = Failure(fault, words or found.message, code=shown)
+        param = error.get("param")
+        if isinstance(param, str) and _PARAM.fullmatch(param) and fault is K.REJECTED_BY_PROVIDER:
+            found = msgspec.structs.replace(found, param=param)
+        for name in ("code", "param"):
+            if self._without_secrets(given := getattr(found, name) or "") != given:
+                found = msgspec.structs.replace(found, **{name: None})
+        return msgspec.structs.replace(found, quoted=words if f": {words}" in found.message else "")
+
+    def _without_secrets(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, "[hidden]")
+        return text
+
+
+def _fault_of(found: FaultKind, status: int | None, text: str) -> FaultKind:
+    """Corrects the kind that `failure_from_text` has found by rules made for Codex. `text`: the error's code, type and
+    message.
+    """
+    # llama.cpp says 500 where the input is to blame.
+    if (status is None or status in (400, 404, 413, 422, 500)) and _CONTEXT.search(text):
+        return K.CONTEXT_LENGTH_EXCEEDED
+    if status in (400, 404) and _MODEL.search(text):
+        return K.MODEL_NOT_FOUND
+    if found in (K.AGENT_NOT_AUTHENTICATED, K.AGENT_MISCONFIGURED, K.AGENT_CRASHED):
+        return K.REJECTED_BY_PROVIDER if status is not None and status < 500 else K.UPSTREAM_ERROR
+    if status in (400, 422) and found in _NOT_THE_REQUEST:
+        return K.REJECTED_BY_PROVIDER
+    if found is K.UPSTREAM_TIMEOUT and status is not None:
+        # It has answered, so that another attempt may help at once.
+        return K.UNAVAILABLE if status == 408 else K.UPSTREAM_ERROR
+    return found
+
+
+def _as_text(words: str, code: object, kind: object) -> str:
+    vague = kind == "server_error" or not isinstance(kind, str)  # the words beside it say more
+    error = {
+        "message": words,
+        "code": None if code == "server_error" else code,
+        "type": None if vague else kind,
+    }
+    return json.dumps({"error": error})
+
+
+def _status_in(error: Any) -> int | None:
+    code = value_at(error, "code")
+    if isinstance(code, str) and len(code) == 3 and code.isdecimal():
+        code = int(code)
+    known = isinstance(code, int) and not isinstance(code, bool) and 400 <= code < 600
+    return code if known else None
+
+
+def _value_of(body: bytes) -> Any:
+    text = body[:MAX_ERROR_BYTES].decode("utf-8", "replace")
+    first = text.removeprefix("data:").lstrip().partition("\n")[0] if text.startswith("data:") else text
+    try:
+        return json.loads(first)
+    except UNREADABLE:
+        return text
+
+
+def _error_in(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        return {}
+    return object_at(value.get("error", value))
+
+
+def message_in(value: Any) -> str:
+    """Returns an error's message, in any known form; empty for an HTML page."""
+    if isinstance(value, str):
+        return "" if value.lstrip().startswith("<") else value.strip()
+    if not isinstance(value, dict):
+        return ""
+    error = value.get("error", value)
+    if isinstance(error, str):
+        return error
+    if not isinstance(error, dict):
+        return ""
+    said = next((error[name] for name in ("message", "detail", "msg") if error.get(name)), None)
+    if isinstance(said, str):
+        return said
+    if isinstance(said, list):  # FastAPI's: one object for each field
+        return "; ".join(_field_fault(each) for each in said[:5])
+    return ""
+
+
+def _field_fault(each: Any) -> str:
+    if not isinstance(each, dict):
+        return str(each)
+    place = each.get("loc")
+    where = ".".join(str(step) for step in place) if isinstance(place, list) else ""
+    return f"{where}: {each.get('msg')}" if where else str(each.get("msg"))
+
+
+def _wait_of(headers: Mapping[str, str], now: float) -> float | None:
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        given = headers.get(name, "").strip()
+        if not given:
+            continue
+        try:
+            seconds = float(given) * unit
+        except ValueError:
+            try:
+                seconds = parsedate_to_datetime(given).timestamp() - now
+            except (ValueError, TypeError, OverflowError):
+                continue
+        if math.isfinite(seconds) and seconds <= _MAX_WAIT:
+            return max(0.0, seconds)
+    return None

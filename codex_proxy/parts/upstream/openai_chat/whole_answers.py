@@ -1,0 +1,190 @@
+"""Converts a whole answer of Chat Completions to chunks, and the reverse. Keeps unknown fields, raises nothing, and
+takes linear time. What it makes has the usual form, whatever came: `content` and arguments are texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from codex_proxy.core.json_values import object_at, objects_in
+from codex_proxy.parts.upstream.openai_chat.answer import texts_in
+from codex_proxy.parts.upstream.openai_chat.calls import Call, ToolCalls, arguments_in
+
+_WHOLE_TEXTS: Final = frozenset({"role", "id", "type", "name"})
+"""Fields whose texts never come in pieces: the first counts."""
+
+
+def chunks_of(answer: dict[str, Any], *, wants_usage: bool) -> Iterator[dict[str, Any]]:
+    """Yields a chunk with all choices and, if `wants_usage`, one with the usage."""
+    head = {name: value for name, value in answer.items() if name not in ("choices", "usage")}
+    head["object"] = "chat.completion.chunk"
+    said = [_as_delta(place, choice) for place, choice in enumerate(objects_in(answer.get("choices")))]
+    yield {**head, "choices": said}
+    usage = answer.get("usage")
+    if wants_usage and usage is not None:
+        yield {**head, "choices": [], "usage": usage}
+
+
+class WholeAnswer:
+    """Joins chunks to an answer. `add` may change its chunks."""
+
+    def __init__(self) -> None:
+        self._fields: dict[str, Any] = {}
+        self._choices: dict[int, _Choice] = {}
+
+    def add(self, chunk: dict[str, Any]) -> None:
+        for name, value in chunk.items():
+            if name != "choices" and (value is not None or name not in self._fields):
+                self._fields[name] = value
+        for choice in objects_in(chunk.get("choices")):
+            index = _index_of(choice, 0)
+            if index not in self._choices:
+                self._choices[index] = _Choice(index)
+            self._choices[index].add(choice)
+
+    def whole(self) -> dict[str, Any]:
+        """Returns the joined answer. May be called once."""
+        choices = [choice.whole() for choice in self._choices.values()]
+        return {**self._fields, "object": "chat.completion", "choices": choices}
+
+
+class _Choice:
+    def __init__(self, index: int) -> None:
+        self._fields: dict[str, Any] = {"index": index}
+        self._message: dict[str, Any] = {}
+        self._has_deltas = False
+        self._texts: list[tuple[dict[str, Any], str]] = []
+        """The objects and their keys with a `_Text` as the value."""
+        self._calls = ToolCalls(lambda _: "", ())
+        self._entries: dict[Call, dict[str, Any]] = {}
+
+    def add(self, choice: dict[str, Any]) -> None:
+        if delta := object_at(choice, "delta"):
+            self._has_deltas = True
+            self._add(self._message, _with_texts(delta))
+        if message := object_at(choice, "message"):
+            self._add_message(_with_texts(message), is_last=bool(choice.get("finish_reason")))
+        for name, value in choice.items():
+            if name == "logprobs" and isinstance(value, dict):
+                if not isinstance(self._fields.get(name), dict):
+                    self._fields[name] = {}
+                self._add(self._fields[name], value)
+            elif name not in ("index", "delta", "message") and (value or not self._fields.get(name)):
+                self._fields[name] = value
+
+    def whole(self) -> dict[str, Any]:
+        self._join_texts()
+        message = {"role": "assistant", "content": None, **self._message}
+        return {**self._fields, "message": message} | _finish_of(self._fields, message)
+
+    def _add_message(self, message: dict[str, Any], *, is_last: bool) -> None:
+        """Adds a `message`: the whole answer behind its deltas, or a piece of it in place of a delta."""
+        said, whole = self._message.get("content"), message.get("content")
+        said = "".join(said.pieces) if isinstance(said, _Text) else said
+        repeats = is_last and bool(said) and isinstance(whole, str) and whole.startswith(str(said))
+        if not self._has_deltas and not repeats:
+            self._add(self._message, message)
+            return
+        for name, value in message.items():
+            if value:
+                self._message.pop(name, None)
+        self._add(self._message, {name: value for name, value in message.items() if value})
+
+    def _add(self, into: dict[str, Any], delta: dict[str, Any]) -> None:
+        for name, value in delta.items():
+            known = into.get(name)
+            if name == "tool_calls" and isinstance(value, list):
+                self._add_calls(into, objects_in(value))
+            elif isinstance(value, str) and isinstance(known, _Text):
+                known.pieces.append(value)
+            elif name in _WHOLE_TEXTS and known and isinstance(value, str):
+                pass
+            elif isinstance(value, str) and isinstance(known, str):
+                into[name] = _Text(known, value)
+                self._texts.append((into, name))
+            elif isinstance(value, list) and isinstance(known, list):
+                known += value
+            elif isinstance(value, dict) and isinstance(known, dict):
+                self._add(known, value)
+            elif value is not None or name not in into:
+                into[name] = value
+
+    def _add_calls(self, into: dict[str, Any], deltas: Iterable[dict[str, Any]]) -> None:
+        if not isinstance(into.get("tool_calls"), list):
+            into["tool_calls"] = []
+            self._calls, self._entries = ToolCalls(lambda _: "", ()), {}
+        fed: set[Call] = set()
+        for delta in deltas:
+            piece = self._calls.feed(delta, beside=fed)
+            if piece is None:
+                continue
+            fed.add(piece.call)
+            entry = self._entries.get(piece.call)
+            if entry is None:
+                entry = self._entries[piece.call] = {}
+                into["tool_calls"].append(entry)
+            self._add(entry, {name: value for name, value in delta.items() if name != "index"})
+
+    def _join_texts(self) -> None:
+        for into, name in self._texts:
+            text = into.get(name)
+            if isinstance(text, _Text):
+                into[name] = "".join(text.pieces)
+
+
+class _Text:
+    """A text that came in several pieces."""
+
+    def __init__(self, *pieces: str) -> None:
+        self.pieces = list(pieces)
+
+
+def _as_delta(place: int, choice: dict[str, Any]) -> dict[str, Any]:
+    delta = _with_texts(object_at(choice, "message"))
+    if isinstance(delta.get("tool_calls"), list):
+        delta["tool_calls"] = [
+            {**call, "index": index} for index, call in enumerate(objects_in(delta["tool_calls"]))
+        ]
+    said = {name: value for name, value in choice.items() if name != "message"}
+    return {**said, "index": _index_of(choice, place), "delta": delta} | _finish_of(choice, delta)
+
+
+def _index_of(choice: dict[str, Any], otherwise: int) -> int:
+    index = choice.get("index")
+    return index if type(index) is int else otherwise
+
+
+def _finish_of(choice: dict[str, Any], message: dict[str, Any]) -> dict[str, Any]:
+    """Returns the reason of an answer that has ended without one, for clients need it."""
+    finish = choice.get("finish_reason")
+    if isinstance(finish, str) and finish:
+        return {"finish_reason": finish}
+    return {"finish_reason": "tool_calls" if message.get("tool_calls") else "stop"}
+
+
+def _with_texts(message: dict[str, Any]) -> dict[str, Any]:
+    """Returns a message or delta with texts where some servers have objects and lists."""
+    message = dict(message)
+    if isinstance(message.get("content"), list):
+        said = list(texts_in(message["content"]))
+        message["content"] = "".join(text for _, text in said)
+        thought = "".join(reasoning for reasoning, _ in said)
+        if thought and not message.get("reasoning_content"):
+            message["reasoning_content"] = thought
+    if isinstance(message.get("function_call"), dict):
+        message["function_call"] = _with_arguments(message["function_call"])
+    if isinstance(message.get("tool_calls"), list):
+        calls = objects_in(message["tool_calls"])
+        message["tool_calls"] = [
+            {**call, "function": _with_arguments(call["function"])}
+            if isinstance(call.get("function"), dict)
+            else call
+            for call in calls
+        ]
+    return message
+
+
+def _with_arguments(function: dict[str, Any]) -> dict[str, Any]:
+    given = function.get("arguments")
+    return {**function, "arguments": arguments_in(given)} if isinstance(given, dict) else function

@@ -1,0 +1,150 @@
+"""Converts a turn to the body of `/responses`. The upstream stores nothing: encrypted reasoning is sent back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from codex_proxy.agents.dialects.conversions import NamedSchema, function_parameters, schema_words
+from codex_proxy.agents.dialects.response_items import history_item
+from codex_proxy.agents.dialects.tool_schemas import plain_parameters
+from codex_proxy.core.items import (
+    HistoryCall,
+    HistoryItem,
+    HistoryMessage,
+    HistoryOutput,
+    RawHistoryItem,
+    Tool,
+)
+from codex_proxy.core.turn import Turn
+from codex_proxy.parts.upstream.forms import (
+    ALTERNATING,
+    NAMED_TOOL,
+    OPTION_FORMS,
+    SYSTEM_ROLE,
+    TOOL_SCHEMAS,
+    Forms,
+    option_fields,
+)
+from codex_proxy.parts.upstream.openai_responses.forms import CUSTOM, with_forms
+
+OFFICIAL: Final = ("temperature", "top_p")
+"""The sampling parameters of OpenAI's API; others are refused more often."""
+_OPTIONAL: Final = {
+    **dict.fromkeys(
+        ("system_messages", CUSTOM, "tool_images", "reasoning", "phases", TOOL_SCHEMAS, ALTERNATING), 0
+    ),
+    **dict.fromkeys(("json_schema", "json_object", "strict", NAMED_TOOL), 1),
+    **dict.fromkeys(("parallel_tool_calls", "tool_choice", "developer_role"), 2),
+    **dict.fromkeys(("include", "store"), 3),
+    **dict.fromkeys(("parts", "web_search", SYSTEM_ROLE, *OPTION_FORMS, *OFFICIAL), 4),
+}
+
+
+def optional_forms(turn: Turn) -> dict[str, int]:
+    """Returns the forms that an upstream may refuse, with their ranks for `tries_of`: the lower, the less is lost and
+    the more often it is refused.
+    """
+    return dict.fromkeys(turn.sampling, 0) | _OPTIONAL
+
+
+def request_fields(turn: Turn, model: str, items: Sequence[Any], refused: Forms) -> dict[str, Any]:
+    """Returns the fields of the body. `refused`: the forms that the upstream refuses."""
+    if _schema_in_words(turn, refused):
+        items = [*items, _schema_words(turn)]
+    options = option_fields(turn, "responses", refused)
+    if "reasoning_effort" in refused:
+        options.pop("reasoning", None)
+    fields: dict[str, Any] = {
+        "model": model,
+        "input": with_forms(items, refused),
+        "stream": True,
+        "store": False,
+        "include": ["reasoning.encrypted_content", *(turn.hosted.include if turn.hosted else ())],
+        "max_output_tokens": turn.max_tokens,
+        **options,
+        "text": {**options.get("text", {}), **_format(turn, refused)} or None,
+        **turn.sampling,
+        **_tools(turn, refused),
+    }
+    left_out = refused - {"reasoning"}  # as a form these are items
+    return {name: value for name, value in fields.items() if value is not None and name not in left_out}
+
+
+def _format(turn: Turn, refused: Forms) -> dict[str, Any]:
+    if turn.output_schema is not None and "json_schema" not in refused:
+        name = msgspec.json.decode(turn.output_schema, type=NamedSchema).title
+        strict = {} if "strict" in refused else {"strict": True}
+        return {"format": {"type": "json_schema", "name": name, **strict, "schema": turn.output_schema}}
+    if turn.json_object and "json_object" not in refused:
+        return {"format": {"type": "json_object"}}
+    return {}
+
+
+def _schema_in_words(turn: Turn, refused: Forms) -> bool:
+    return turn.output_schema is not None and "json_schema" in refused
+
+
+def _schema_words(turn: Turn) -> dict[str, Any]:
+    assert turn.output_schema is not None
+    content = [{"type": "input_text", "text": schema_words(turn.output_schema)}]
+    return {"type": "message", "role": "developer", "content": content}
+
+
+def _tools(turn: Turn, refused: Forms) -> dict[str, Any]:
+    tools: list[Any] = [_tool(tool, refused) for tool in turn.tools]
+    if turn.web_search and "web_search" not in refused:
+        tools.append({"type": "web_search"})
+    hosted = turn.hosted.tools if turn.hosted is not None else {}
+    for given in hosted.values():
+        tools += given
+    if not tools:
+        return {}
+    fields: dict[str, Any] = {"tools": tools, "parallel_tool_calls": turn.parallel_tool_calls}
+    if turn.hosted is not None and turn.hosted.max_calls is not None:
+        fields["max_tool_calls"] = turn.hosted.max_calls
+    if turn.hosted is not None and turn.hosted.required:
+        is_only = len(hosted) == 1 and not (turn.tools or turn.web_search or NAMED_TOOL in refused)
+        fields["tool_choice"] = {"type": next(iter(hosted))} if is_only else "required"
+    elif turn.must_call:
+        # The turn has only tools that may be called.
+        only = turn.tools[0] if len(turn.tools) == 1 and NAMED_TOOL not in refused else None
+        kind = "function" if only is None or CUSTOM in refused else only.kind
+        fields["tool_choice"] = "required" if only is None else {"type": kind, "name": only.name}
+    return fields
+
+
+def _tool(tool: Tool, refused: Forms) -> dict[str, Any]:
+    told: dict[str, Any] = {"type": "function", "name": tool.name}
+    if tool.description:
+        told["description"] = tool.description
+    if tool.kind == "custom" and CUSTOM not in refused:
+        return told | {"type": "custom"}
+    told["parameters"] = plain_parameters(tool) if TOOL_SCHEMAS in refused else function_parameters(tool)
+    return told if "strict" in refused else told | {"strict": tool.strict and tool.kind == "function"}
+
+
+# --- the conversation -----------------------------------------------------------------------------
+
+
+def input_items(history: Iterable[HistoryItem]) -> list[Any]:
+    """Converts the history, without empty messages."""
+    items: list[Any] = []
+    for item in history:
+        if isinstance(item, RawHistoryItem):
+            items.append(msgspec.Raw(item.json))
+        elif not isinstance(item, HistoryMessage) or item.parts:
+            items.append(input_item(item))
+    return items
+
+
+def input_item(item: HistoryMessage | HistoryCall | HistoryOutput) -> dict[str, Any]:
+    made = history_item(item, detail_of=lambda image: image.detail or "auto", as_function=False)
+    for part in made.get("content", ()):
+        if part["type"] == "output_text":
+            part["annotations"] = []
+    if made.get("arguments") == "":
+        made["arguments"] = "{}"
+    return made

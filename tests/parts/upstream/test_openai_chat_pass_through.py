@@ -1,0 +1,265 @@
+"""Passing an answer's bytes on while they are observed: what a client gets, wherever the bytes are cut."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codex_proxy.core.events import Usage
+from codex_proxy.parts.upstream.openai_chat.pass_through import PassThrough
+from codex_proxy.parts.upstream.stream import StreamEvent, decode_event
+from tests.agents.damage import each_change
+from tests.parts.upstream.cases import CASES, DONE, USAGE, chunk, event, text
+
+USAGE_CHUNK = event(chunk({}) | {"choices": [], "usage": USAGE})
+TRICKY = (
+    "data: ",
+    '"choices":[{',
+    '"usage":{"prompt_tokens":1}',
+    "[DONE]",
+    "\n\n",
+    "\r\n",
+    "error",
+    "\\",
+    "é🙂",
+    '"',
+)
+"""Texts that look like the frame around them."""
+
+
+def passed_bytes(pass_through: PassThrough, chunks: Sequence[bytes]) -> bytes:
+    """All that is passed on of a body that comes in these pieces."""
+    return b"".join([*map(pass_through.feed, chunks), pass_through.close()])
+
+
+def cut(body: bytes, places: Sequence[int]) -> list[bytes]:
+    """The body in pieces, cut at these places."""
+    marks = [0, *sorted({place % (len(body) + 1) for place in places}), len(body)]
+    return [body[start:end] for start, end in pairwise(marks)]
+
+
+def streams(usage: bool = True) -> st.SearchStrategy[bytes]:
+    """Whole streams as servers write them: with comments, names of events, CRLF, blanks in their JSON, null fields."""
+    said = st.lists(st.one_of(st.sampled_from(TRICKY), st.text(max_size=5)), max_size=4).map("".join)
+    deltas = st.fixed_dictionaries({"content": said}) | st.fixed_dictionaries({"reasoning": said})
+    null = st.sampled_from([{}, {"usage": None}])
+    chunks = st.builds(lambda delta, more: chunk(delta, **more), deltas, null)
+    end = event(chunk({"role": "assistant", "content": "."}, "stop"))
+
+    def written(parts: list[Any], blanks: bool, comment: bool, named: bool, crlf: bool) -> bytes:
+        out = []
+        for part in parts:
+            data = json.dumps(part, separators=None if blanks else (",", ":"), ensure_ascii=blanks)
+            out.append((b"event: chunk\n" if named else b"") + b"data: " + data.encode() + b"\n\n")
+        if comment:
+            out.insert(len(out) // 2, b": keep-alive\n\n")
+        body = b"".join([*out, end, *([USAGE_CHUNK] if usage else []), DONE])
+        return body.replace(b"\n", b"\r\n") if crlf else body
+
+    flags = st.booleans()
+    return st.builds(written, st.lists(chunks, max_size=6), flags, flags, flags, flags)
+
+
+places = st.lists(st.integers(0, 5000), max_size=30)
+
+
+@given(body=streams(), places=places)
+def test_the_bytes_passed_on_are_those_that_came_wherever_they_are_cut(
+    body: bytes, places: list[int]
+) -> None:
+    pass_through = PassThrough(stream=True, wants_usage=True)
+    assert passed_bytes(pass_through, cut(body, places)) == body
+    assert pass_through.done
+    assert pass_through.fault is None
+    assert pass_through.finishes == {0: "stop"}
+    assert pass_through.usage == Usage(input=11, output=7)
+
+
+@given(body=streams(), places=places)
+def test_without_being_asked_usage_is_the_one_thing_that_is_left_out(body: bytes, places: list[int]) -> None:
+    crlf = USAGE_CHUNK.replace(b"\n", b"\r\n")
+    pass_through = PassThrough(stream=True, wants_usage=False)
+    assert passed_bytes(pass_through, cut(body, places)) == body.replace(USAGE_CHUNK, b"").replace(crlf, b"")
+    assert pass_through.usage == Usage(input=11, output=7), "it is known all the same"
+
+
+@given(body=streams(), end=st.integers(0, 5000), places=places)
+def test_what_breaks_off_is_passed_on_in_whole_events(body: bytes, end: int, places: list[int]) -> None:
+    end %= len(body)
+    pass_through = PassThrough(stream=True, wants_usage=True)
+    out = passed_bytes(pass_through, cut(body[:end], places))
+    whole = body.startswith(out.rstrip(b"\r\n"))
+    assert whole
+    assert not out or out.endswith((b"\n\n", b"\n\r\n"))
+    assert not pass_through.done or b"[DONE]" in body[:end]
+
+
+@given(body=streams(), places=places)
+def test_the_model_has_the_name_that_the_client_asked_for(body: bytes, places: list[int]) -> None:
+    pass_through = PassThrough(stream=True, wants_usage=True, model_shown="my-alias")
+    out = passed_bytes(pass_through, cut(body, places))
+    told = [json.loads(line[5:]) for line in out.decode().split("\n") if line.startswith("data: {")]
+    came = [json.loads(line[5:]) for line in body.decode().split("\n") if line.startswith("data: {")]
+    assert told == [each | {"model": "my-alias"} for each in came]
+
+
+@pytest.mark.parametrize("size", [1, 7, 4096])
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.status == 200])
+def test_every_dialect_is_passed_on_or_fails_as_it_should(name: str, size: int) -> None:
+    case = CASES[name]
+    pass_through = PassThrough(stream=True, wants_usage=True)
+    out = passed_bytes(pass_through, [case.body[at : at + size] for at in range(0, len(case.body), size)])
+    if case.stop == "failed":
+        assert (
+            pass_through.fault is not None
+            or not (pass_through.done or pass_through.finishes)
+            or "error" in pass_through.finishes.values()
+        )
+    else:
+        assert pass_through.fault is None
+        assert pass_through.done or pass_through.finishes
+        if case.usage:
+            assert pass_through.usage is not None
+            assert (pass_through.usage.input, pass_through.usage.output) == case.usage
+    assert pass_through.fault is None or b"rror" not in out, "an error of the upstream's is not passed on"
+
+
+def test_nothing_is_passed_on_before_the_first_word() -> None:
+    pass_through = PassThrough(stream=True, wants_usage=True)
+    role, word = event(chunk({"role": "assistant", "content": ""})), event(chunk({"content": "Hi"}))
+    assert pass_through.feed(b": queued\n\n" + role) == b""
+    assert pass_through.feed(word) == b": queued\n\n" + role + word
+    assert pass_through.feed(word) == word
+
+
+def test_of_a_large_block_only_the_events_that_matter_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[bytes] = []
+
+    def counting(data: bytes, name: Any) -> StreamEvent:
+        decoded.append(data)
+        return decode_event(data, name)
+
+    monkeypatch.setattr("codex_proxy.parts.upstream.openai_chat.pass_through.decode_event", counting)
+    role, word = event(chunk({"role": "assistant", "content": ""})), event(chunk({"content": "Hi"}))
+    end = event(chunk({}, "stop"))
+    body = role + word * 500 + end + USAGE_CHUNK + DONE
+    for pieces in ([body], cut(body, [len(body) // 3])):
+        decoded.clear()
+        pass_through = PassThrough(stream=True, wants_usage=True)
+        assert passed_bytes(pass_through, pieces) == body
+        assert pass_through.deltas == 502
+        assert len(decoded) == 4, "the role, the first word, the end and the usage"
+
+
+def test_usage_in_the_last_delta_is_taken_out_of_it() -> None:
+    pass_through = PassThrough(stream=True, wants_usage=False)
+    out = pass_through.feed(event(chunk({"content": "Hi"}, "stop", usage=USAGE)) + DONE)
+    assert out == event(chunk({"content": "Hi"}, "stop")) + DONE
+    assert pass_through.usage == Usage(input=11, output=7)
+
+
+def test_each_choice_has_its_finish_reason() -> None:
+    pass_through = PassThrough(stream=True, wants_usage=True)
+    for index, finish in ((1, "length"), (0, "stop")):
+        made = chunk({"content": "a"}, finish)
+        made["choices"][0]["index"] = index
+        pass_through.feed(event(made))
+    assert pass_through.finishes == {1: "length", 0: "stop"}
+
+
+WHOLE = {
+    "id": "x",
+    "object": "chat.completion",
+    "model": "m",
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}],
+    "usage": USAGE,
+}
+
+
+@given(places=places)
+def test_one_object_is_passed_on_as_it_is(places: list[int]) -> None:
+    body = json.dumps(WHOLE, indent=1).encode()
+    pass_through = PassThrough(stream=False, wants_usage=False)
+    assert passed_bytes(pass_through, cut(body, places)) == body
+    assert pass_through.done
+    assert pass_through.usage == Usage(input=11, output=7)
+
+
+def test_one_object_gets_the_name_of_the_model_and_keeps_all_else() -> None:
+    body = b'{"model": "m", "seed": 1.50, "choices": [{}]}'
+    pass_through = PassThrough(stream=False, wants_usage=False, model_shown="mine")
+    assert passed_bytes(pass_through, [body]) == b'{"model":"mine","seed":1.50,"choices":[{}]}'
+
+
+def test_one_object_where_a_stream_was_asked_for_becomes_one() -> None:
+    pass_through = PassThrough(stream=True, wants_usage=True)
+    lines = passed_bytes(pass_through, [json.dumps(WHOLE).encode()]).decode().split("\n\n")
+    first, last = json.loads(lines[0][6:]), json.loads(lines[1][6:])
+    assert first["object"] == "chat.completion.chunk"
+    assert first["choices"][0]["delta"]["content"] == "Hi"
+    assert (last["choices"], last["usage"]) == ([], USAGE)
+    assert lines[2] == "data: [DONE]"
+
+
+def test_a_stream_where_one_object_was_asked_for_becomes_one() -> None:
+    pass_through = PassThrough(stream=False, wants_usage=False)
+    answer = json.loads(passed_bytes(pass_through, [text("Hello.")]))
+    assert answer["object"] == "chat.completion"
+    assert answer["choices"][0]["message"] == {"role": "assistant", "content": "Hello."}
+    assert answer["choices"][0]["finish_reason"] == "stop"
+    assert answer["usage"] == USAGE
+
+
+def test_a_field_that_a_later_chunk_has_as_null_keeps_its_value() -> None:
+    pass_through = PassThrough(stream=False, wants_usage=False)
+    chunks = [chunk({"content": "Hello."}, "stop", usage=USAGE), chunk({}, usage=None)]
+    answer = json.loads(passed_bytes(pass_through, [b"".join(map(event, chunks)) + DONE]))
+    assert answer["usage"] == USAGE
+
+
+def test_an_event_without_an_end_is_given_up() -> None:
+    pass_through = PassThrough(stream=True, wants_usage=True, max_event=100)
+    assert pass_through.feed(b"data: " + b"x" * 200) == b""
+    assert pass_through.fault is not None
+    assert pass_through.fault.kind == "too_long"
+
+
+@pytest.mark.sampled(every=5)
+@pytest.mark.parametrize("shown", [None, "mine"])
+@pytest.mark.parametrize("wants_usage", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+def test_no_form_of_an_answer_raises_and_what_comes_of_it_is_json(
+    stream: bool, wants_usage: bool, shown: str | None
+) -> None:
+    call = {"index": 0, "id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    message = {"role": "assistant", "content": "H", "tool_calls": [call], "annotations": [{}]}
+    made = chunk(message) | {"usage": USAGE}
+    made["choices"][0]["logprobs"] = {"content": [{"token": "H"}], "refusal": None}
+    whole = WHOLE | {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+    frames = [[event(each), event(made), event(chunk({}, "stop")), DONE] for each in each_change(made)]
+    for pieces in [*frames, *([json.dumps(each).encode()] for each in each_change(whole))]:
+        pass_through = PassThrough(stream=stream, wants_usage=wants_usage, model_shown=shown)
+        said = passed_bytes(pass_through, pieces)
+        lines = said.splitlines() if stream else [said] if pass_through.fault is None else []
+        for line in lines:
+            assert line in (b"", b"data: [DONE]") or isinstance(
+                json.loads(line.removeprefix(b"data: ")), dict
+            )
+
+
+@given(st.lists(st.binary(max_size=8), max_size=6), places, st.booleans(), st.booleans())
+def test_bytes_that_are_no_utf_8_are_not_passed_on(
+    words: list[bytes], places: list[int], stream: bool, whole: bool
+) -> None:
+    frames = [event(chunk({"content": "@"})).replace(b"@", word) for word in words]
+    body = b"".join([*frames, event(chunk({}, "stop")), DONE])
+    if whole:
+        body = json.dumps(WHOLE).encode().replace(b"Hi", b"".join(words))
+    pass_through = PassThrough(stream=stream, wants_usage=True)
+    passed_bytes(pass_through, cut(body, places)).decode("utf-8")
