@@ -41,7 +41,7 @@ WIRING = frozenset({"app", "commands", "parts", "settings"})
 
 AGENT_WIRING = (
     r"codex_proxy\.agents\.(registry|spec)",
-    r"codex_proxy\.agents\.\w+\.(spec|setup|checks|settings|tables)",
+    r"codex_proxy\.agents\.\w+\.(spec|checks|settings|tables|((codex|auto|app_server|proto|fake)_)?setup)",
     r"codex_proxy\.agents\.configured\.agents",
 )
 """Modules of `agents` that belong to them, too: what is made from settings, and what `doctor` runs."""
@@ -89,7 +89,6 @@ DRIVES_CHILDREN = frozenset(
         "agents.agent",
         "agents.beside_the_loop",
         "agents.processes.session",
-        "agents.configured.late_start",
         "agents.configured.router",
         "agents.processes.child_per_turn",
         "agents.processes.shared_process",
@@ -101,14 +100,11 @@ DRIVES_CHILDREN = frozenset(
         "agents.confinement.plain_turns",
         "agents.confinement.read_list",
         "agents.codex.command_sandbox",
-        "agents.codex.confined_reads",
         "agents.codex.skills",
         "agents.codex.program",
-        "agents.codex.home_locks",
         "agents.codex.plain_home",
         "agents.codex_app_server.agent",
         "agents.codex_app_server.binary_check",
-        "agents.codex_app_server.process",
         "parts.claude_code.agent",
         "parts.claude_code.process",
         "parts.claude_code.program",
@@ -599,7 +595,7 @@ BAD: list[tuple[Callable[[Module], list[str]], str, str]] = [
     (layering, "core.repair", "import codex_proxy.agents.dialect"),
     (layering, "surfaces.chat.render", "from ...runs import run"),
     (layering, "http.sse", "from codex_proxy.agents import dialect"),
-    (layering, "agents.codex_proto.dialect", "from codex_proxy.agents.codex.spec import x"),
+    (layering, "agents.codex_proto.proto_dialect", "from codex_proxy.agents.codex.spec import x"),
     (layering, "runs.run", "import fake_proto.loop"),
     (layering, "parts.mcp.servers", "from codex_proxy.runs import run"),
     (layering, "parts.mcp.servers", "from codex_proxy.parts.mcp.tool_source import log"),
@@ -608,7 +604,11 @@ BAD: list[tuple[Callable[[Module], list[str]], str, str]] = [
     (sans_io, "parts.claude_code.dialect", "import time"),
     (standing_alone, "parts.claude_code.dialect", "from codex_proxy.agents.codex_proto import dialect"),
     (without_parts, "app.server", "def f():\n    from codex_proxy.parts.traces import watcher"),
-    (standing_alone, "agents.codex_proto.dialect", "from codex_proxy.agents.codex_app_server import wire"),
+    (
+        standing_alone,
+        "agents.codex_proto.proto_dialect",
+        "from codex_proxy.agents.codex_app_server import wire",
+    ),
     (sans_io, "tools.policy", "def f():\n    import time"),
     (sans_io, "surfaces.models", "x = datetime.datetime.now()"),
     (without_http, "responses.prepare", "from aiohttp import web"),

@@ -76,8 +76,8 @@ ROWS: Final[dict[str, Row]] = {
     "codex_proxy.surfaces.messages.history:_past_call": request("messages", "calls of one message"),
     "codex_proxy.surfaces.messages.history:_History.read": request("messages", "messages"),
     "codex_proxy.surfaces.responses.history:_Reader.read": request("responses", "calls, then outputs"),
-    "codex_proxy.agents.codex_proto.dialect:CodexProto._handle_line": child("codex-proto", "many messages"),
-    "codex_proxy.agents.codex_app_server.dialect:AppServerTurn._handle_message": child(
+    "codex_proxy.agents.codex_proto.proto_dialect:CodexProto._handle_line": child("codex-proto", "many messages"),
+    "codex_proxy.agents.codex_app_server.app_server_dialect:AppServerTurn._handle_message": child(
         "app-server", "one id reused"
     ),
     "codex_proxy.parts.claude_code.dialect:ClaudeCodeTurn._handle": child("claude-code", "whole messages"),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree
 
-from codex_proxy.agents.codex.setup import speaks_proto
+from codex_proxy.agents.codex.codex_setup import speaks_proto
 from codex_proxy.agents.codex_app_server.binary_check import ask_binary
 from codex_proxy.core.faults import Fault
 from scripts.matrix_lib.releases import source_of

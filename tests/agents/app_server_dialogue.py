@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
+from codex_proxy.agents.codex_app_server.app_server_dialect import AppServerTurn
 from codex_proxy.agents.codex_app_server.wire import decode
 from codex_proxy.agents.dialect import Reply, Step, ToolReply
 from codex_proxy.core.events import Event, Stop, ToolCallRequested, TurnEnded

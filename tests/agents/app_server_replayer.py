@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
+from codex_proxy.agents.codex_app_server.app_server_dialect import AppServerTurn
 from codex_proxy.agents.codex_app_server.connection import AppServerConnection
-from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
 from codex_proxy.agents.dialect import Decision, Step
 from codex_proxy.core.events import ApprovalRequested, Event, InputRequested, TurnEnded
 from codex_proxy.core.items import HistoryMessage, HistoryOutput, TextPart, Tool

@@ -9,9 +9,9 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from codex_proxy.agents.codex_app_server.app_server_dialect import AppServerTurn
 from codex_proxy.agents.codex_app_server.connection import AppServerConnection
-from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
-from codex_proxy.agents.codex_proto.dialect import CodexProto
+from codex_proxy.agents.codex_proto.proto_dialect import CodexProto
 from codex_proxy.agents.dialect import Dialect, Step, TooMuchHeld
 from codex_proxy.agents.processes.session import LineFramer
 from codex_proxy.core.events import Event

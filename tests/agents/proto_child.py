@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from codex_proxy.agents.codex_proto.dialect import CodexProto
+from codex_proxy.agents.codex_proto.proto_dialect import CodexProto
 from codex_proxy.agents.dialect import Dialect, Ended
 from codex_proxy.core import events as ev
 from codex_proxy.core.items import (

@@ -14,17 +14,16 @@ from codex_proxy.agents.codex.catalog import (
     with_own_settings,
 )
 from codex_proxy.agents.codex.program import Version, version_from
-from codex_proxy.agents.codex.sandbox_config import toml_string
 from codex_proxy.agents.codex.shadow_home import (
     LINKED_FILES,
     ConfigError,
     ProviderConfig,
     plan_shadow_home,
 )
-from codex_proxy.agents.codex.switches import COMMON_SWITCHES, PLAIN_SWITCHES
+from codex_proxy.agents.codex.switches import COMMON_SWITCHES, PLAIN_SWITCHES, toml_string
 from codex_proxy.agents.codex_app_server import turn_params
+from codex_proxy.agents.codex_app_server.app_server_setup import app_server_argv
 from codex_proxy.agents.codex_app_server.connection import OPT_OUT_NOTIFICATIONS, initialize_params
-from codex_proxy.agents.codex_app_server.setup import app_server_argv
 from codex_proxy.agents.dialects.conversions import NO_PARAMETERS
 from codex_proxy.core.items import Tool
 from codex_proxy.core.turn import Turn

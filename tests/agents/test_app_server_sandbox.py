@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codex_proxy.agents.codex.sandbox_config import (
+from codex_proxy.agents.codex.shadow_home import ConfigError, WorkspaceWrite, plan_shadow_home
+from codex_proxy.agents.codex.switches import (
     Profiles,
     outermost_paths,
     workspace_write_pairs,
 )
-from codex_proxy.agents.codex.shadow_home import ConfigError, WorkspaceWrite, plan_shadow_home
 
 PATHS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=12).map(lambda name: f"/{name}")
 POLICIES = st.builds(

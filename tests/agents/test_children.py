@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from codex_proxy.agents.codex_app_server.process import AppServerProcess
+from codex_proxy.agents.codex_app_server.agent import AppServerProcess
 from codex_proxy.agents.dialect import Ended
 from codex_proxy.agents.processes import session
 from codex_proxy.agents.processes.child_per_turn import ChildTransport

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.agents.codex.home_locks import first_start_lock
+from codex_proxy.agents.codex.plain_home import first_start_lock
 from tests.waiting import PATIENCE
 
 

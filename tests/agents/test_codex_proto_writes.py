@@ -10,8 +10,8 @@ import pytest
 
 from codex_proxy.agents.codex.shadow_home import ProviderConfig
 from codex_proxy.agents.codex.switches import exclude_pairs, provider_pairs
-from codex_proxy.agents.codex_proto.dialect import CodexProto
-from codex_proxy.agents.codex_proto.setup import proto_argv
+from codex_proxy.agents.codex_proto.proto_dialect import CodexProto
+from codex_proxy.agents.codex_proto.proto_setup import proto_argv
 from codex_proxy.agents.dialect import NOTHING, Decision, Ended, ToolReply
 from codex_proxy.agents.dialects.transcript import PREAMBLE
 from codex_proxy.core import events as ev

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codex_proxy.agents.codex_proto.dialect import CodexProto
+from codex_proxy.agents.codex_proto.proto_dialect import CodexProto
 from codex_proxy.agents.dialect import Ended
 from codex_proxy.core.events import Event, RawItem, Stop, ToolCallRequested, TurnEnded
 from codex_proxy.core.items import HistoryOutput, TextPart

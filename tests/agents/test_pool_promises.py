@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from codex_proxy.agents.codex_app_server.agent import AppServerAgent, AppServerProcesses
-from codex_proxy.agents.codex_proto.dialect import CodexProto
+from codex_proxy.agents.codex_proto.proto_dialect import CodexProto
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
 from codex_proxy.agents.dialect import Ended
 from codex_proxy.agents.process_pool.plan import PoolLimits

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from codex_proxy.agents.codex_app_server.process import AppServerProcess, ThreadTransport
+from codex_proxy.agents.codex_app_server.agent import AppServerProcess, ThreadTransport
 from codex_proxy.agents.dialect import Ended
 from codex_proxy.agents.process_pool.plan import PoolLimits
 from codex_proxy.agents.process_pool.pool import ORPHAN_SECONDS, ProcessPool

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 import structlog
 
-from codex_proxy.agents.codex_app_server.process import ThreadTransport
+from codex_proxy.agents.codex_app_server.agent import ThreadTransport
 from codex_proxy.agents.process_pool.plan import (
     FIRST_PAUSE_SECONDS,
     LOOP_FAILURES,

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codex_proxy.agents.agent import Agent, agent_for, all_agents
-from codex_proxy.agents.configured.late_start import RETRY_START_SECONDS
-from codex_proxy.agents.configured.router import AgentRouter, AgentSlot
+from codex_proxy.agents.configured.router import RETRY_START_SECONDS, AgentRouter, AgentSlot
 from codex_proxy.agents.dialect import NOTHING, Step
 from codex_proxy.agents.dialects.marks import OriginMarks
 from codex_proxy.agents.processes.session import AgentSession

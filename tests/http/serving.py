@@ -17,7 +17,7 @@ from aiohttp import web
 from pydantic import BaseModel
 
 from codex_proxy.agents.agent import Agent
-from codex_proxy.agents.codex_proto.dialect import CodexProto
+from codex_proxy.agents.codex_proto.proto_dialect import CodexProto
 from codex_proxy.agents.fake.spec import PROTO_CAPABILITIES
 from codex_proxy.agents.processes.child_per_turn import ChildPerTurnAgent, ChildSpec
 from codex_proxy.app.server import Server, make_server

@@ -16,9 +16,9 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from codex_proxy.agents.codex_app_server import setup as app_server_setup
-from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
-from codex_proxy.agents.codex_proto.dialect import CodexProto
+from codex_proxy.agents.codex_app_server import app_server_setup as app_server_setup
+from codex_proxy.agents.codex_app_server.app_server_dialect import AppServerTurn
+from codex_proxy.agents.codex_proto.proto_dialect import CodexProto
 from codex_proxy.agents.process_pool.plan import ONE_TURN_AHEAD
 from codex_proxy.agents.processes import child_per_turn
 from codex_proxy.agents.processes.child_per_turn import ChildTransport

@@ -18,7 +18,7 @@ from tests.http.serving import ENVIRONMENT
 PARROTS = (
     GOOD
     + """
-from codex_proxy.agents.fake.setup import make
+from codex_proxy.agents.fake.fake_setup import make
 from codex_proxy.app.server_parts import ServerPart
 from codex_proxy.parts import Part
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from codex_proxy.agents.codex_app_server.wire import decode_usage
-from codex_proxy.agents.codex_proto.child_turn import TokenCounts
+from codex_proxy.agents.codex_proto.proto_lines import TokenCounts
 from codex_proxy.core.events import StepCompleted, Usage
 from codex_proxy.core.json_values import encode_json
 from codex_proxy.parts.acp.usage import usage_in

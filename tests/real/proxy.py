@@ -19,8 +19,7 @@ from typing import Any
 import psutil
 from openai import AsyncOpenAI
 
-from codex_proxy.agents.codex_app_server.agent import AppServerAgent
-from codex_proxy.agents.codex_app_server.process import AppServerProcess
+from codex_proxy.agents.codex_app_server.agent import AppServerAgent, AppServerProcess
 from codex_proxy.agents.process_pool.pool import ProcessPool
 from codex_proxy.app.server import Server, make_server
 from codex_proxy.core.turn import Mode

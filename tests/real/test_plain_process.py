@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from codex_proxy.agents.codex.catalog import published_models
-from codex_proxy.agents.codex.setup import codex_confinement
+from codex_proxy.agents.codex.codex_setup import codex_confinement
 from codex_proxy.agents.codex.shadow_home import ProviderConfig
 from codex_proxy.agents.codex_app_server.connection import initialize_params
 from codex_proxy.agents.codex_app_server.turn_params import thread_params

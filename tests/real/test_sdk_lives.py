@@ -13,7 +13,7 @@ import pytest
 from openai import AsyncStream
 from openai.types.chat import ChatCompletionChunk
 
-from codex_proxy.agents.codex_app_server.process import AppServerProcess
+from codex_proxy.agents.codex_app_server.agent import AppServerProcess
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.turn import Mode
 from codex_proxy.process.warden import SPAWNER_NAME, WARDEN_NAME

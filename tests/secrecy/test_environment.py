@@ -13,7 +13,7 @@ import aiohttp
 import psutil
 import pytest
 
-from codex_proxy.agents.fake.setup import START
+from codex_proxy.agents.fake.fake_setup import START
 from codex_proxy.parts import absent_part
 from codex_proxy.process.launch import ALLOWED_NAMES, ALLOWED_PREFIXES
 from tests.process_left.talk import talk

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.agents.codex_app_server.process import AppServerProcess
+from codex_proxy.agents.codex_app_server.agent import AppServerProcess
 from codex_proxy.core.faults import Fault
 from codex_proxy.process.child import Command
 from tests.http.serving import Proxy, fake_proxy, user

@@ -1,17 +1,21 @@
-"""Whether Codex can confine the commands of its turns: Codex is asked to run `true`, which takes 0.1 s.
-
-Codex makes links to its own helpers in its home, but not in a home below the temporary folder. A bubblewrap before 0.9
-(without `--argv0`) needs them, so that with it Codex cannot run commands if its home is there.
-"""
+"""The sandbox of the agent's commands: whether it works here, and what of this server's files they cannot read."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import msgspec
+import structlog
+
+from codex_proxy.agents.codex.program import output_of
+from codex_proxy.agents.codex.switches import Profiles, arguments_of
+from codex_proxy.core.faults import Fault
+from codex_proxy.core.turn import Turn
 from codex_proxy.files.private import make_folder
 from codex_proxy.files.temporary import temporary_folder
 from codex_proxy.process.child import Command, run_to_end
@@ -71,3 +75,42 @@ async def home_fault(program: str, home: Path, environ: Mapping[str, str]) -> st
     if not why or await confine_fault(program, environ):
         return ""
     return HOME_WITHOUT_LINKS.format(home=home, temporary=_temporary(environ), why=why)
+
+
+log = structlog.get_logger(__name__)
+
+
+class ConfinedReads:
+    """Gives such turns a permission profile. Asks Codex once whether it can limit reading, and again after a no."""
+
+    def __init__(self, program: str, profiles: Profiles, environment: Mapping[str, str]) -> None:
+        self._profiles = profiles
+        self._program = program
+        self._environment = environment
+        self._asked: asyncio.Task[bool] | None = None
+
+    async def limit(self, turn: Turn) -> Turn:
+        """Returns the turn, with a profile if it is an agent turn that must not read protected paths."""
+        if turn.mode == "model" or not turn.confine_reads:
+            return turn
+        if self._asked is None or (self._asked.done() and not self._asked.result()):
+            self._asked = asyncio.ensure_future(self.can_confine())
+        if not await asyncio.shield(self._asked):
+            return turn
+        return msgspec.structs.replace(turn, permissions=self._profiles.of(turn.sandbox))
+
+    async def can_confine(self) -> bool:
+        """Whether Codex can (bubblewrap and user namespaces, or macOS): runs `true`, in 0.1 s. Logs why not."""
+        name, switches = str(self._profiles.of("read-only")), arguments_of(self._profiles.pairs())
+        try:
+            with sandbox_variables() as variables:
+                command = (self._program, "sandbox", *switches, "-P", name, "-C", "/", "--", "true")
+                await output_of(command, child_environment(self._environment) | variables)
+        except (Fault, OSError) as fault:
+            log.warning("agent_reads_not_confined", reason=str(fault))
+            return False
+        return True
+
+    def close(self) -> None:
+        if self._asked is not None:
+            self._asked.cancel()

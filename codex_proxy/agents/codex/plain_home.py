@@ -4,16 +4,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
 
 from codex_proxy.agents.codex.catalog import CatalogError, plain_catalog, published_models, with_own_settings
 from codex_proxy.agents.codex.program import Version, output_of
-from codex_proxy.agents.codex.sandbox_config import Profiles
 from codex_proxy.agents.codex.shadow_home import (
     LINKED_FILES,
     ConfigError,
@@ -21,6 +23,7 @@ from codex_proxy.agents.codex.shadow_home import (
     ShadowHome,
     plan_shadow_home,
 )
+from codex_proxy.agents.codex.switches import Profiles
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, misconfigured
 from codex_proxy.files.private import make_folder, replace_file
@@ -144,3 +147,39 @@ def _link(target: Path, link: Path) -> None:
         new = Path(folder, link.name)
         new.symlink_to(target.absolute())
         new.replace(link)
+
+
+POLL_SECONDS = 0.02
+
+
+@asynccontextmanager
+async def first_start_lock(mark: str, within: float) -> AsyncIterator[None]:
+    """Holds a lock if the file `mark` does not exist, then creates `mark`. After `within` seconds goes on without the
+    lock.
+    """
+    if not mark or _exists(mark):
+        yield
+        return
+    lock = os.open(f"{mark}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        await _wait_for_lock(lock, within)
+        yield
+        os.close(os.open(mark, os.O_CREAT | os.O_WRONLY, 0o600))
+    finally:
+        os.close(lock)
+
+
+async def _wait_for_lock(lock: int, within: float) -> None:
+    loop = asyncio.get_running_loop()
+    give_up = loop.time() + within
+    while loop.time() < give_up:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            await asyncio.sleep(POLL_SECONDS)
+        else:
+            return
+
+
+def _exists(mark: str) -> bool:
+    return os.path.exists(mark)

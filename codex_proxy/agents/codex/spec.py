@@ -32,7 +32,7 @@ def _spec(name: str, make: str, summary: str, **more: Any) -> AgentSpec:
 
 AUTO: Final = _spec(
     "auto",
-    "auto.setup:make",
+    "codex.auto_setup:make",
     "the Codex that is found, by a protocol that it speaks",
     variants={
         "codex-app-server": CAPABILITIES,
@@ -41,20 +41,20 @@ AUTO: Final = _spec(
 )
 APP_SERVER: Final = _spec(
     "codex-app-server",
-    "codex_app_server.setup:make_app_server",
+    "codex_app_server.app_server_setup:make_app_server",
     "Codex, by `codex app-server` (JSON-RPC)",
     capabilities=CAPABILITIES,
 )
 PROTO: Final = _spec(
     "codex-proto",
-    "codex_proto.setup:make_proto",
+    "codex_proto.proto_setup:make_proto",
     "older Codex, by `codex proto` (JSON lines)",
     capabilities=PROTO_CAPABILITIES,
     settings=CODEX_SETTINGS,
 )
 EXEC: Final = _spec(
     "codex-exec",
-    "codex_app_server.setup:make_in_place_of_exec",
+    "codex_app_server.app_server_setup:make_in_place_of_exec",
     "an old name of `codex-app-server` with `kept_threads = 0`: a process for each turn",
     capabilities=CAPABILITIES,
 )

@@ -1,4 +1,6 @@
-"""The agent `codex-app-server`: long-lived processes of two kinds, for plain-model turns and for agent turns."""
+"""The agent `codex-app-server`: long-lived processes of two kinds, for plain-model turns and for agent turns, with many
+threads each; or a process for each turn.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +11,93 @@ from functools import partial
 import msgspec
 
 from codex_proxy.agents.beside_the_loop import beside_the_loop, is_long
-from codex_proxy.agents.codex.confined_reads import ConfinedReads
-from codex_proxy.agents.codex.home_locks import first_start_lock
-from codex_proxy.agents.codex.plain_home import removed_home
+from codex_proxy.agents.codex.command_sandbox import ConfinedReads
+from codex_proxy.agents.codex.plain_home import first_start_lock, removed_home
 from codex_proxy.agents.codex.program import NOT_SIGNED_IN
+from codex_proxy.agents.codex_app_server.app_server_dialect import AppServerTurn
+from codex_proxy.agents.codex_app_server.connection import AppServerConnection
 from codex_proxy.agents.codex_app_server.contract import ContractCheck
-from codex_proxy.agents.codex_app_server.process import AppServerProcess
 from codex_proxy.agents.codex_app_server.turn_params import with_raw_items
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
 from codex_proxy.agents.process_pool.plan import PoolLimits
 from codex_proxy.agents.process_pool.pool import PooledAgent, ProcessPool
 from codex_proxy.agents.processes.session import AgentSession
+from codex_proxy.agents.processes.shared_process import SharedProcess, SharedTransport
 from codex_proxy.core.account import AgentModel
-from codex_proxy.core.faults import Failure, Fault
+from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.turn import Mode, Turn
 from codex_proxy.process.child import Command
+
+
+class AppServerProcess(SharedProcess[AppServerConnection]):
+    def __init__(self, *, parallel_calls: bool = True, serves_once: bool = False) -> None:
+        """`parallel_calls`: the program reports the end of a model's answer. `serves_once`: it serves one turn."""
+        super().__init__(AppServerConnection())
+        self.serves_once = serves_once
+        self.parallel_calls = parallel_calls
+
+    async def start(self, command: Command, *, timeout_seconds: float) -> None:
+        """Starts and initializes the program. Raises `Fault`, and ends it, if that fails or takes too long."""
+        connection = self.connection
+        await self._start_and_ask(
+            command, (connection.open(), lambda: connection.ready and self.exit is None, timeout_seconds)
+        )
+
+    @property
+    def signed_in(self) -> bool:
+        return self.connection.signed_in
+
+    @property
+    def is_taken(self) -> bool:
+        return self.serves_once and self.turns_served > 0
+
+    def _refusal(self, fault: str) -> Failure:
+        return Failure(FaultKind.SPAWN_FAILED, fault, quoted=fault.partition(": ")[2])
+
+    def open_channel(self) -> ThreadTransport:
+        kind = OnlyThreadTransport if self.serves_once else ThreadTransport
+        transport = kind(self, self.connection.open_channel())
+        self._serve(transport.channel)
+        return transport
+
+    def forget(self, channel: int) -> None:
+        """Lets go of the ended process and its only channel."""
+        self._child = None  # each of them holds the other
+        self.close_channel(channel)
+
+    def ask_limits(self) -> None:
+        """Asks for the account's limits: `on_limits` gets them as JSON, empty after an error."""
+        self.write(self.connection.limits_request())
+
+
+class ThreadTransport(SharedTransport[AppServerProcess]):
+    def __init__(self, process: AppServerProcess, channel: int) -> None:
+        super().__init__(process, channel)
+        self.dialect = AppServerTurn(channel, parallel_calls=process.parallel_calls)
+
+    def send(self, writes: bytes) -> None:
+        self.process.write(self.process.connection.send(self.channel, writes))
+
+
+class OnlyThreadTransport(ThreadTransport):
+    """The transport of a process that serves one turn, and ends with it."""
+
+    exclusive = True
+
+    def pause_reading(self) -> None:
+        self.process.pause_reading()
+
+    def resume_reading(self) -> None:
+        self.process.resume_reading()
+
+    async def release(self, *, finished: bool) -> None:
+        process = self.process
+        process.completed_turn = self.has_begun and finished and process.alive
+        try:
+            await process.end()
+        finally:
+            process.forget(self.channel)
+
 
 START_SECONDS = 20.0
 """Maximum seconds until the answer to `initialize`; 0.07 are usual, more in a new home or from a cold disk."""

@@ -16,7 +16,7 @@ from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
 
-from codex_proxy.agents.codex.sandbox_config import outermost_paths, toml_string
+from codex_proxy.agents.codex.switches import outermost_paths, toml_string
 from codex_proxy.agents.confinement.read_list import read_list
 from codex_proxy.files.private import create, make_folder
 from codex_proxy.files.temporary import temporary_folder

@@ -30,8 +30,8 @@ OF_PARTS: Final[Mapping[str, AgentSpec]] = {
 SPEC = AgentSpec(
     name="fake",
     summary="embedded; its answers are the same every time",
-    make=later("codex_proxy.agents.fake.setup:make"),
-    check=later("codex_proxy.agents.fake.setup:check"),
+    make=later("codex_proxy.agents.fake.fake_setup:make"),
+    check=later("codex_proxy.agents.fake.fake_setup:check"),
     capabilities=PROTO_CAPABILITIES,
     variants={
         "proto": PROTO_CAPABILITIES,

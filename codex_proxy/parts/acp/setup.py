@@ -178,7 +178,7 @@ async def make(preset: AcpPreset, context: AgentContext) -> AcpAgent:
 
 async def make_fake(context: AgentContext) -> AcpAgent:
     """Makes the fake agent, driven by ACP. Raises `NoAgentError` or `OSError`."""
-    from codex_proxy.agents.fake.setup import PROGRAM
+    from codex_proxy.agents.fake.fake_setup import PROGRAM
 
     settings = context.settings
     preset = AcpPreset(

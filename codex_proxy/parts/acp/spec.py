@@ -44,7 +44,7 @@ FAKE_SPEC: Final = AgentSpec(
     name="fake",
     summary="embedded, by ACP",
     make=later("codex_proxy.parts.acp.setup:make_fake"),
-    check=later("codex_proxy.agents.fake.setup:check"),
+    check=later("codex_proxy.agents.fake.fake_setup:check"),
     capabilities=frozenset({"client_tools", "tool_replies", "images", "model_choice"}),
     is_fake=True,
 )

@@ -9,7 +9,8 @@ from typing import Final
 
 import msgspec
 
-from codex_proxy.agents.codex_proto.child_turn import ChildTurn, TokenCounts
+from codex_proxy.agents.codex_proto.proto_dialect import ChildTurn
+from codex_proxy.agents.codex_proto.proto_lines import TokenCounts
 from codex_proxy.agents.dialect import NOTHING, Ended, Step
 from codex_proxy.agents.dialects.failures import (
     BAD_ANSWER,

@@ -36,8 +36,8 @@ from codex_proxy.parts.cassettes.line_types import (
 from codex_proxy.parts.cassettes.stable_values import stable_id
 
 DIALECTS: Final[Mapping[str, str]] = {
-    "app-server": "codex_proxy.agents.codex_app_server.dialect:AppServerTurn",
-    "proto": "codex_proxy.agents.codex_proto.dialect:CodexProto",
+    "app-server": "codex_proxy.agents.codex_app_server.app_server_dialect:AppServerTurn",
+    "proto": "codex_proxy.agents.codex_proto.proto_dialect:CodexProto",
     "exec": "codex_proxy.parts.cassettes.old_exec:CodexExec",
     "claude-code": "codex_proxy.parts.claude_code.dialect:ClaudeCodeTurn",
     "acp": "codex_proxy.parts.acp.dialect:AcpTurn",

@@ -14,7 +14,7 @@ import structlog
 
 from codex_proxy.agents.agent import Agent, AgentBase, BreakerState
 from codex_proxy.agents.beside_the_loop import beside_the_loop
-from codex_proxy.agents.configured.late_start import LateStart
+from codex_proxy.agents.configured.router import LateStart
 from codex_proxy.agents.dialects.marks import OriginMarks
 from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.core.account import AgentModel

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from codex_proxy.agents.codex_app_server import dialect
+from codex_proxy.agents.codex_app_server import app_server_dialect
 from codex_proxy.cli import main
 from codex_proxy.core.events import TextDelta
 from codex_proxy.parts.acp import process
@@ -92,7 +92,7 @@ def test_a_change_of_a_renderer_is_shown_as_exactly_that_diff_and_can_be_accepte
 
 def test_a_change_of_a_dialect_is_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = _run(record_turns(tmp_path))
-    monkeypatch.setattr(dialect, "TextDelta", lambda id, text: TextDelta(id, text.upper()))
+    monkeypatch.setattr(app_server_dialect, "TextDelta", lambda id, text: TextDelta(id, text.upper()))
     assert command("check", folder).output == "7 cassettes: as recorded.\n"
 
 

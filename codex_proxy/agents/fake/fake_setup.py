@@ -9,9 +9,9 @@ import codex_proxy
 from codex_proxy import __version__
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.codex_app_server.agent import AppServerAgent, AppServerProcesses
-from codex_proxy.agents.codex_app_server.setup import pool_limits
-from codex_proxy.agents.codex_proto.dialect import CodexProto
-from codex_proxy.agents.codex_proto.setup import proto_argv
+from codex_proxy.agents.codex_app_server.app_server_setup import pool_limits
+from codex_proxy.agents.codex_proto.proto_dialect import CodexProto
+from codex_proxy.agents.codex_proto.proto_setup import proto_argv
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
 from codex_proxy.agents.fake.spec import OF_PARTS, PROTO_CAPABILITIES
 from codex_proxy.agents.processes.child_per_turn import ChildPerTurnAgent, ChildSpec

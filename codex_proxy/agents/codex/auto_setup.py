@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from codex_proxy.agents.agent import Agent
+from codex_proxy.agents.codex.codex_setup import codex_program, protocol_of
 from codex_proxy.agents.codex.program import find_version
-from codex_proxy.agents.codex.setup import codex_program, protocol_of
+from codex_proxy.agents.codex_app_server.app_server_setup import make_app_server
 from codex_proxy.agents.codex_app_server.binary_check import BinaryCheck, check_binary
-from codex_proxy.agents.codex_app_server.setup import make_app_server
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.files.private import make_folder
 
@@ -23,7 +23,7 @@ async def make(context: AgentContext) -> Agent:
 
     protocol = await protocol_of(program, version, "auto", check, environment)
     if protocol.agent == "codex-proto":
-        from codex_proxy.agents.codex_proto.setup import make_proto
+        from codex_proxy.agents.codex_proto.proto_setup import make_proto
 
         return await make_proto(context)
     return await make_app_server(context)

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from typing import Final
 
 from codex_proxy.agents.agent import Agent
+from codex_proxy.agents.codex.codex_setup import NO_PROTO, codex_program, speaks_proto
 from codex_proxy.agents.codex.plain_home import codex_environment, removed_home, user_config
 from codex_proxy.agents.codex.program import find_version
-from codex_proxy.agents.codex.setup import NO_PROTO, codex_program, speaks_proto
 from codex_proxy.agents.codex.spec import PROTO_CAPABILITIES
 from codex_proxy.agents.codex.switches import arguments_of, exclude_pairs, provider_pairs
-from codex_proxy.agents.codex_proto.dialect import CodexProto
+from codex_proxy.agents.codex_proto.proto_dialect import CodexProto
 from codex_proxy.agents.processes.child_per_turn import ChildPerTurnAgent, ChildSpec
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.core.faults import misconfigured

@@ -6,26 +6,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
-from codex_proxy.agents.codex_proto import submissions
-from codex_proxy.agents.codex_proto.activities import (
+from codex_proxy.agents.codex_proto.proto_items import (
     ACTIVITY_EVENTS,
+    LEGACY_INDEX,
     Activities,
+    Calls,
+    Messages,
+    ReasoningItems,
     command_line,
     file_changes,
     with_reason,
 )
-from codex_proxy.agents.codex_proto.child_turn import ChildTurn
-from codex_proxy.agents.codex_proto.open_items import LEGACY_INDEX, Calls, Messages, ReasoningItems
-from codex_proxy.agents.codex_proto.wire import Function, Line, Msg, TurnUsage, decode, plain_delta, spellings
-from codex_proxy.agents.dialect import NOTHING, Decision, Reply, Step
+from codex_proxy.agents.codex_proto.proto_lines import (
+    Function,
+    Line,
+    Msg,
+    TurnUsage,
+    decode,
+    plain_delta,
+    spellings,
+    submission_line,
+    turn_lines,
+)
+from codex_proxy.agents.dialect import NOTHING, Decision, Ended, Reply, SingleTurn, Step
 from codex_proxy.agents.dialects.failures import (
     BAD_ANSWER,
     clean_text,
+    failure_from_exit,
     failure_from_text,
     retrying_event,
     status_in,
+    stop_from_text,
 )
 from codex_proxy.agents.dialects.json_lines import divided
 from codex_proxy.core.damaged_json import is_torn
@@ -34,6 +47,7 @@ from codex_proxy.core.events import (
     ApprovalKind,
     ApprovalRequested,
     ArgumentsDelta,
+    Event,
     FullArguments,
     FullText,
     Notice,
@@ -44,9 +58,11 @@ from codex_proxy.core.events import (
     Stop,
     TextDelta,
     TurnEnded,
+    TurnStarted,
     UsageReported,
     stop_of,
 )
+from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import CallKind, HistoryCall
 from codex_proxy.core.turn import Turn
 
@@ -66,6 +82,62 @@ TEXT_EVENTS = frozenset({"agent_message_delta", "agent_message"})
 """Events with the answer's text, which is lost if they cannot be read. The turn fails then."""
 NOT_IF_DAMAGED = frozenset({"token_count"})
 """Events that do not count if a field has an unexpected type."""
+
+
+class ChildTurn(SingleTurn):
+    """The turn of a process that serves only this one. If the process ends first, the turn fails with its
+    `_error_text`.
+    """
+
+    _kind_of_plain_text: ClassVar[str | None] = None
+    """The name in `codexErrorInfo` that stands for an error text without a status, if any."""
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+        """The next step's events; the dialect's readers append to the same list."""
+        self._started = False
+        self._interrupted = False
+        self._error_text: str | None = None
+
+    def eof(self, ended: Ended) -> Step:
+        """Ends an open turn: interrupted, or failed by the child's error or exit."""
+        if self.ended:
+            return NOTHING
+        if self._interrupted:
+            self._end(Stop.INTERRUPTED, "eof")
+        elif self._error_text is not None:
+            self._end_by_error(self._error_text)
+        else:
+            self._end(Stop.FAILED, "eof", failure_from_exit(ended))
+        return self._take_step()
+
+    def _take_step(self, writes: bytes = b"") -> Step:
+        if not self._events and not writes:
+            return NOTHING
+        step = Step(self._events[:], writes)
+        self._events.clear()
+        return step
+
+    def _add_bad_line_notice(self, line: bytes) -> None:
+        if line.strip():
+            self._events.append(Notice("bad_line", f"{len(line)} bytes that are not an event"))
+
+    def _start(self, thread: str, model: str) -> None:
+        if not self._started:
+            self._started = True
+            self._events.append(TurnStarted(thread, model))
+
+    def _end(self, stop: str, trigger: str, failure: Failure | None = None) -> None:
+        self.ended = True
+        self._events.append(TurnEnded(stop, trigger, failure))
+
+    def _end_by_error(self, text: str) -> None:
+        stop = stop_from_text(text)
+        if stop is not None:
+            self._end(stop, "error")
+            return
+        kind = self._kind_of_plain_text if text else None
+        self._end(Stop.FAILED, "error", failure_from_text(text, kind=kind))
 
 
 class CodexProto(ChildTurn):
@@ -315,11 +387,11 @@ class CodexProto(ChildTurn):
         self._events.append(ApprovalRequested(request_id, kind, text))
 
     def _turn_lines(self, turn: Turn, model: str) -> bytes:
-        return submissions.turn_lines(turn, SUBMISSION_ID, model, extended=self._extended)
+        return turn_lines(turn, SUBMISSION_ID, model, extended=self._extended)
 
     def _submission_line(self, op: dict[str, Any]) -> bytes:
         self._op_count += 1
-        return submissions.submission_line(str(self._op_count), op)
+        return submission_line(str(self._op_count), op)
 
 
 Handler: TypeAlias = Callable[[CodexProto, Msg], None]

@@ -12,17 +12,12 @@ import msgspec
 import structlog
 
 from codex_proxy.agents.agent import Agent
-from codex_proxy.agents.codex.confined_reads import ConfinedReads
-from codex_proxy.agents.codex.plain_home import (
-    codex_environment,
-    in_own_home,
-    make_plain_home,
-)
+from codex_proxy.agents.codex.codex_setup import codex_confinement, codex_paths, exec_notice, home_notices
+from codex_proxy.agents.codex.command_sandbox import ConfinedReads
+from codex_proxy.agents.codex.plain_home import codex_environment, in_own_home, make_plain_home
 from codex_proxy.agents.codex.program import NEWEST_TESTED, Version, find_version, refusal_of_old
-from codex_proxy.agents.codex.sandbox_config import workspace_write_pairs
-from codex_proxy.agents.codex.setup import codex_confinement, codex_paths, exec_notice, home_notices
 from codex_proxy.agents.codex.shadow_home import ProviderConfig
-from codex_proxy.agents.codex.switches import arguments_of, switch_pairs
+from codex_proxy.agents.codex.switches import arguments_of, switch_pairs, workspace_write_pairs
 from codex_proxy.agents.codex_app_server.agent import AppServerAgent, AppServerProcesses
 from codex_proxy.agents.codex_app_server.binary_check import check_binary, renew_check
 from codex_proxy.agents.process_pool.plan import ONE_TURN_AHEAD, PoolLimits
