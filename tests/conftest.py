@@ -15,7 +15,7 @@ import signal
 import ssl
 import sys
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Set
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from codex_proxy.parts import KNOWN, parts
 from tests.forked_fake import use_forks
 from tests.missing import command_for, missing_package
 from tests.postgres import EMPTY_CLUSTER, PostgresServer, server
@@ -153,16 +154,34 @@ def _runs_exhaustive(config: pytest.Config) -> bool:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _place(item.path))
     _check_fixtures(items)
+    if absent := KNOWN.keys() - {part.name for part in parts()}:
+        items[:] = [item for item in items if not _needs(item, absent)]
     if not _runs_exhaustive(config):
         items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
+
+
+def _needs(item: pytest.Item, absent: Set[str]) -> bool:
+    """Whether a test is about an absent part: it has the mark, or is the case of one of the part's agents. In the whole
+    tree no part is absent (`tests/parts/test_parts.py`), so that no agent is missing from a table of cases."""
+    agents = {agent for name in absent for agent in KNOWN[name].agents}
+    call = getattr(item, "callspec", None)
+    values = call.params.values() if call is not None else ()
+    marked = {mark.args[0] for mark in item.iter_markers("part")}
+    return bool(marked & absent) or any(isinstance(value, str) and value in agents for value in values)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Skips a file or folder that imports a package which only some tests need, where that is not installed."""
+    """Skips a file or folder that imports a package which only some tests need, where that is not installed; or a part
+    of the program that is absent.
+    """
     report = yield
+    part = re.search(r"No module named '(?:codex_proxy|tests)\.parts\.(\w+)", str(report.longrepr))
+    if report.failed and part and part[1] in KNOWN and part[1] not in {each.name for each in parts()}:
+        place = collector.path.relative_to(HERE.parent)
+        report.outcome, report.longrepr = "skipped", (str(place), 0, f"Skipped: the part {part[1]} is absent")
     name = missing_package(str(report.longrepr)) if report.failed else ""
     if name:
         report.outcome, report.longrepr = "skipped", _skipped(collector.path, name)

@@ -33,8 +33,8 @@ def assert_linear(
 ) -> None:
     """Fails where reading `make(4 * size)` costs more than 39 times the CPU time of reading `make(size / 4)`, or more
     than 6.25 times the peak memory is needed for `make(size)`. Choose a size that takes some milliseconds, and at which
-    what is not linear already dominates: `tests/test_growth_plants.py` plants faults. `read` must leave its input as it
-    is. CPU times are the shortest of several tries, since other programs make them longer and nothing makes them
+    what is not linear already dominates: `tests/parts/test_growth_plants.py` plants faults. `read` must leave its input
+    as it is. CPU times are the shortest of several tries, since other programs make them longer and nothing makes them
     shorter. Before these the small input is read some times: the first one also pays for what is built once, such as
     pydantic's models. `memory=False`: for a reader that traces memory or runs in other threads.
     """

@@ -95,6 +95,7 @@ def reader_script(paths: list[str]) -> str:
     return TRYING.format(python=sys.executable, paths=paths)
 
 
+@pytest.mark.part("claude_code")
 async def test_a_process_of_plain_turns_reads_nothing_of_the_users_and_one_of_agent_turns_does(
     tmp_path: Path, landlock: Confinement
 ) -> None:
@@ -124,6 +125,7 @@ runpy.run_module("fake_proto", run_name="__main__", alter_sys=True)
 """
 
 
+@pytest.mark.part("acp")
 async def test_an_agent_that_speaks_acp_has_a_process_for_plain_turns_that_reads_nothing_of_the_users(
     tmp_path: Path, landlock: Confinement
 ) -> None:
@@ -156,6 +158,7 @@ exec {python} -P -m fake_proto claude "$@"
 """
 
 
+@pytest.mark.part("claude_code")
 async def test_a_program_that_does_not_work_confined_is_served_and_banner_health_and_doctor_say_so(
     tmp_path: Path, landlock: Confinement
 ) -> None:
@@ -178,6 +181,7 @@ async def test_a_program_that_does_not_work_confined_is_served_and_banner_health
     assert "PROXY_AGENT_STATE_FOLDERS" in check.advice
 
 
+@pytest.mark.part("claude_code")
 @pytest.mark.exhaustive
 async def test_a_program_that_does_not_work_with_the_mechanism_that_was_named_is_not_served(
     tmp_path: Path, landlock: Confinement
@@ -190,6 +194,7 @@ async def test_a_program_that_does_not_work_with_the_mechanism_that_was_named_is
             raise AssertionError("it was served")
 
 
+@pytest.mark.part("claude_code")
 @pytest.mark.exhaustive
 async def test_doctor_names_what_confines_plain_turns(tmp_path: Path, landlock: Confinement) -> None:
     checkup = await examine(flags(tmp_path, reader_script([])), None, environment(tmp_path))

@@ -199,8 +199,8 @@ def test_a_start_imports_the_agent_that_serves_and_no_other(folder: Path, agent:
 
 
 def test_a_misspelt_agent_is_refused_with_the_one_that_was_meant() -> None:
-    with pytest.raises(ValueError, match=r"no agent 'claud-code'\. Did you mean claude-code\?"):
-        check_name("claud-code", None)
+    with pytest.raises(ValueError, match=r"no agent 'codex-prot'\. Did you mean codex-proto\?"):
+        check_name("codex-prot", None)
     with pytest.raises(ValueError, match=r"no agent 'xyz'\. The agents are auto"):
         check_name("xyz", None)
 

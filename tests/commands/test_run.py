@@ -143,7 +143,12 @@ def test_a_program_that_is_not_installed_says_how_to_get_it(home: Home) -> None:
     assert "gemini" not in done.stderr
 
 
-@pytest.mark.parametrize("name", ["codex", "claude"])
+WITH_A_PROGRAM_OF_THE_SETTINGS = pytest.mark.parametrize(
+    "name", ["codex", pytest.param("claude", marks=pytest.mark.part("claude_code"))]
+)
+
+
+@WITH_A_PROGRAM_OF_THE_SETTINGS
 def test_the_program_is_the_one_that_serve_finds(home: Home, name: str) -> None:
     agent = {"codex": "codex-app-server", "claude": "claude-code"}[name]
     named = home.path / "own" / f"my-{name}"
@@ -166,7 +171,7 @@ def test_the_program_is_the_one_that_serve_finds(home: Home, name: str) -> None:
         found(**{f"{name}_bin": str(home.path)})
 
 
-@pytest.mark.parametrize("name", ["codex", "claude"])
+@WITH_A_PROGRAM_OF_THE_SETTINGS
 def test_a_program_of_the_settings_is_run_though_none_is_on_path(home: Home, name: str) -> None:
     (home.programs / "probe").rename(home.path / f"my-{name}")
     done = home.run("--agent", "fake", name, **{f"PROXY_{name.upper()}_BIN": f"~/my-{name}"})
@@ -175,6 +180,7 @@ def test_a_program_of_the_settings_is_run_though_none_is_on_path(home: Home, nam
     )  # the probe has begun; this is no client of its variables
 
 
+@pytest.mark.part("acp")
 @pytest.mark.parametrize("name", ["opencode", "qwen"])
 def test_a_client_that_speaks_acp_is_run_from_where_its_command_says(home: Home, name: str) -> None:
     """Of which the arguments are those of an agent."""

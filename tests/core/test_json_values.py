@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from codex_proxy.core.json_values import UNREADABLE, encode_json
-from codex_proxy.parts.claude_code.tool_names import call_input
 
 HALF_OF_A_PAIR = '{"a": "\ud800"}'
 
@@ -31,10 +30,6 @@ HALF_OF_A_PAIR = '{"a": "\ud800"}'
 def test_every_error_of_decoding_is_unreadable(decode: Callable[[Any], object], text: bytes | str) -> None:
     with pytest.raises(UNREADABLE):
         decode(text)
-
-
-def test_arguments_with_half_of_a_surrogate_pair_are_no_json_object() -> None:
-    assert call_input(HALF_OF_A_PAIR, "function") == {"arguments": HALF_OF_A_PAIR}
 
 
 def test_half_of_a_surrogate_pair_is_replaced_wherever_it_is() -> None:

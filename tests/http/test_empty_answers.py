@@ -16,6 +16,7 @@ HONEST = "[[fake:empty in=10 out=1]]"
 UNEXPLAINED = '[[fake:usage_missing say=""]]'
 
 
+@pytest.mark.part("acp")
 @pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", APIS)
@@ -38,6 +39,7 @@ async def test_every_api_says_why_an_answer_is_empty_or_that_it_failed(
         assert failed.status >= 500 or path == "/v1/responses", "whose object has the failure"
 
 
+@pytest.mark.part("acp")
 async def test_the_last_event_of_a_websocket_says_why_an_answer_is_empty(tmp_path: Path) -> None:
     async with (
         fake_proxy(tmp_path, fake_dialect="acp") as proxy,

@@ -10,8 +10,8 @@ from typing import Any
 import ollama
 import pytest
 
+from tests.http.claude import claude_proxy
 from tests.http.serving import Proxy, fake_proxy, until
-from tests.http.test_claude_code import claude_proxy
 from tests.ollama_client import SCHEMA, WEATHER, briefly, client_of
 from tests.parts.upstream.serving import proxy_before
 from tests.pictures import png_of

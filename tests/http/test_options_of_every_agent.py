@@ -23,8 +23,8 @@ from codex_proxy.http import turns
 from codex_proxy.http.openapi import REQUESTS, body_schemas, property_at
 from codex_proxy.surfaces import request_options
 from tests.examples.test_oneshot_agent import EXAMPLE, PLUGIN
+from tests.http.claude import claude_proxy
 from tests.http.serving import Answer, Proxy, fake_proxy
-from tests.http.test_claude_code import claude_proxy
 from tests.parts.upstream.serving import Upstream, proxy_before, upstream
 from tests.parts.upstream.test_responses_upstream import message, response_with
 from tests.waiting import PATIENCE

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.http.claude import claude_proxy
 from tests.http.serving import Answer, Proxy, fake_proxy, frames_of, user
-from tests.http.test_claude_code import claude_proxy
 from tests.parts.upstream.cases import chunk, event, stream
 from tests.parts.upstream.serving import proxy_before, upstream
 from tests.waiting import PATIENCE
@@ -191,6 +191,7 @@ async def test_the_last_event_of_a_websocket_tells_it(said: str, tmp_path: Path)
         assert (last["response"]["status"], last[HEADER]) == ("cancelled", "cancelled")
 
 
+@pytest.mark.part("acp")
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_answer_of_several_choices_tells_it_too(tmp_path: Path, stream: bool) -> None:
     async with fake_proxy(tmp_path, fake_dialect="acp") as proxy:

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
+from tests.http.claude import claude_proxy
 from tests.http.serving import Answer, Proxy, fake_proxy
-from tests.http.test_claude_code import claude_proxy
 
 WHOLE = 5231
 """The input tokens of a turn that is not cut, as the agent reports them."""

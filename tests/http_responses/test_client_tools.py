@@ -11,8 +11,8 @@ import pytest
 from openai.types.responses import Response
 from structlog.testing import capture_logs
 
+from tests.http.claude import claude_proxy
 from tests.http.serving import Proxy, fake_proxy
-from tests.http.test_claude_code import claude_proxy
 from tests.http_responses.asking import create, events_of
 
 READ_TOOL: dict[str, Any] = {"type": "function", "name": "read", "parameters": {"type": "object"}}

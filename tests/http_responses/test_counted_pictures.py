@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.http.claude import claude_proxy
 from tests.http.serving import Proxy, fake_proxy
-from tests.http.test_claude_code import claude_proxy
 from tests.parts.upstream.serving import proxy_before, upstream
 from tests.pictures import JPEG, png_of, url_of
 
@@ -71,6 +71,7 @@ async def test_a_picture_counts_by_its_size(tmp_path: Path, agent: str) -> None:
         await check(proxy)
 
 
+@pytest.mark.part("claude_code")
 async def test_a_picture_counts_for_claude_code(tmp_path: Path) -> None:
     async with claude_proxy(tmp_path) as proxy:
         await check(proxy)

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from pydantic import AliasChoices
 
+from codex_proxy.agents.names import BUILT_IN
+from codex_proxy.agents.registry import specs
 from codex_proxy.parts import KNOWN, KnownPart, Part, own_settings_of, parts
 from codex_proxy.settings.fields import Settings
 
@@ -60,6 +62,15 @@ def known_of(part: Part) -> KnownPart:
         flags=tuple(flag.name for flag in part.flags),
         paths=KNOWN[part.name].paths,
     )
+
+
+CORE_AGENTS = {"codex-app-server", "codex-proto", "codex-exec", "openai-chat", "openai-responses", "fake"}
+
+
+def test_what_is_tried_with_every_agent_is_tried_with_those_of_all_parts() -> None:
+    """Where the cases of a test are the agents of the registry, an absent part would be a hole that nobody sees."""
+    of_parts = {agent for known in KNOWN.values() for agent in known.agents}
+    assert set(BUILT_IN) == {spec.name for spec in specs()} == CORE_AGENTS | of_parts
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from tests.agents import child_readers, reader_damage
+from tests.parts import child_readers, reader_damage
 from tests.parts.mcp.test_damaged_messages import FRAMES, READ, TRANSPORTS
 from tests.parts.upstream.test_damaged_streams import DAMAGES as STREAM_DAMAGES
 
@@ -21,7 +21,7 @@ LISTENER: Final = "tool server of acp"
 READERS: Final = (*CHILDREN, *MCP, *UPSTREAMS, LISTENER)
 
 CHILD, STREAM, SERVER, TOOLS, PAIRS, REPAIR, MUTATED = (
-    "agents/test_reader_damage.py::",
+    "parts/test_reader_damage.py::",
     "parts/upstream/test_damaged_streams.py::",
     "parts/mcp/test_damaged_messages.py::",
     "parts/acp/test_tool_server.py::",

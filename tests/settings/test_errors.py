@@ -38,9 +38,9 @@ def file(tmp_path: Path) -> Path:
         ),
         (
             {},
-            "PROXY_ACP_USAG=x",
+            "PROXY_WEBHOOKS_URL=x",
             "",
-            "PROXY_ACP_USAG: there is no setting `usag` in [acp]; is `usage` meant?",
+            "PROXY_WEBHOOKS_URL: there is no setting `url` in [webhooks]; is `urls` meant?",
         ),
         ({"api_key": ""}, "", "", "--api-key is invalid: a key must not be empty"),
         ({}, "", "metrics_key = ''", "{file}: metrics_key is invalid: a key must not be empty"),
@@ -68,7 +68,7 @@ def test_an_error_names_the_flag_the_variable_or_the_file_with_the_invalid_value
 def test_variables_that_set_nothing_are_named_with_the_one_that_is_meant() -> None:
     known = {variable: "1" for name in Settings.model_fields for variable in variables_of(name)}
     of_tables = {
-        "PROXY_ACP_ENV": "1",
+        "PROXY_WEBHOOKS_URLS": "1",
         "PROXY_CASSETTES_PACE": "1",
         "proxy_port": "1",
         "PROXY_STORE_PATH": "1",
@@ -84,7 +84,8 @@ async def test_doctor_and_the_log_name_a_variable_that_sets_nothing(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PROXY_PROT", "1")
-    monkeypatch.delenv("CLAUDE_BIN", raising=False)  # a run of the tests may have it
+    for name in ("CLAUDE_BIN", "CODEX_BIN"):  # a run of the tests may have them
+        monkeypatch.delenv(name, raising=False)
     check = settings_check(load({"state_dir": file.parent}, file), file, {})
     assert (check.status, check.advice) == ("warning", "PROXY_PROT: is `PROXY_PORT` meant?")
     no_server = {"agent": "openai-chat", "upstream_url": "ftp://no-address", "state_dir": file.parent}
@@ -99,7 +100,7 @@ def test_doctor_names_all_that_is_old_or_has_no_effect_at_once(
     monkeypatch.setenv("PROXY_PROT", "1")
     monkeypatch.setenv("PROXY_SSE_KEEPALIVE_MS", "1000")
     given = {"state_dir": file.parent, "workdir": file.parent, "agent": "fake", "metrics_key": "key"}
-    check = settings_check(load({**given, "claude_bin": "claude"}, file), file, {})
-    named = ("PROXY_PROT", "sse_keepalive_ms", "PROXY_METRICS_KEY (only with PROXY_METRICS)", "CLAUDE_BIN")
+    check = settings_check(load({**given, "codex_bin": "codex"}, file), file, {})
+    named = ("PROXY_PROT", "sse_keepalive_ms", "PROXY_METRICS_KEY (only with PROXY_METRICS)", "CODEX_BIN")
     assert [name for name in named if name not in check.message] == []
     assert "is `PROXY_PORT` meant? Remove them" in check.advice

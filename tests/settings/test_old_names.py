@@ -85,10 +85,10 @@ def test_the_old_path_of_a_store_counts_unless_the_store_is_no_file(file: Path) 
 
 
 def test_an_old_name_in_the_table_of_an_agent_keeps_no_server_from_starting(file: Path) -> None:
-    file.write_text("[agents.claude]\nagent = 'claude-code'\nclaude_processes = 2\n")
+    file.write_text("[agents.mine]\nagent = 'codex-proto'\napp_server_processes = 2\n")
     settings = load({}, file)
-    assert settings.old_names == ("claude_processes",)
-    assert [each.name for each in configured_agents(settings)] == ["claude"]
+    assert settings.old_names == ("app_server_processes",)
+    assert [each.name for each in configured_agents(settings)] == ["mine"]
 
 
 def test_settings_without_old_names_have_no_other_values(file: Path) -> None:

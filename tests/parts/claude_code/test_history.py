@@ -31,7 +31,7 @@ from codex_proxy.parts.claude_code.history import (
     ThinkingBlock,
     conversation,
 )
-from codex_proxy.parts.claude_code.tool_names import MAX_CHARS, agent_name
+from codex_proxy.parts.claude_code.tool_names import MAX_CHARS, agent_name, call_input
 
 
 def message_of(role: Any, text: str) -> HistoryMessage:
@@ -299,3 +299,8 @@ def test_a_release_that_does_not_know_the_mark_is_given_no_text_that_begins_as_a
         [block] = line["message"]["content"]
         assert not block["text"].startswith("/")
         assert block["text"].lstrip("\n") == words
+
+
+def test_arguments_with_half_of_a_surrogate_pair_are_no_json_object() -> None:
+    half = '{"a": "\ud800"}'
+    assert call_input(half, "function") == {"arguments": half}

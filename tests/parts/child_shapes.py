@@ -9,7 +9,7 @@ import base64
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from tests.agents.child_readers import SESSION, THREAD, TURN
+from tests.parts.child_readers import SESSION, THREAD, TURN
 
 Messages = Iterable[Any]
 Shape = Callable[[int], Messages]

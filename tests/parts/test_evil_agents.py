@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from tests.agents import child_shapes as shapes
-from tests.agents.child_readers import SESSION, THREAD, TURN, as_lines
 from tests.cpu_time import slowness
 from tests.fuzz.conftest import ServerThread
 from tests.fuzz.holds import MAX_HOLD_SECONDS
 from tests.http.serving import ENVIRONMENT
+from tests.parts import child_shapes as shapes
+from tests.parts.child_readers import SESSION, THREAD, TURN, as_lines
 from tests.waiting import PATIENCE
 
 PROGRAM = '#!/bin/sh\nexport FAKE_CODEX_EVIL={evil}\nexec {python} -P -m fake_proto claude "$@"\n'

@@ -13,10 +13,10 @@ import pytest
 from codex_proxy.parts.upstream.openai_responses.dialect import OpenAIResponses
 from codex_proxy.parts.upstream.secrets import Secrets
 from tests import growth
-from tests.agents.child_readers import READERS, as_lines
-from tests.agents.child_shapes import SHAPES
-from tests.agents.test_child_growth import SIZE
 from tests.growth import assert_linear
+from tests.parts.child_readers import READERS, as_lines
+from tests.parts.child_shapes import SHAPES
+from tests.parts.test_child_growth import SIZE
 from tests.parts.upstream import test_upstream_cost as upstream
 from tests.responses import test_cost as stored
 from tests.store import test_cost as store

@@ -14,7 +14,7 @@ import pytest
 from tests.cpu_time import slowness
 from tests.fuzz.conftest import ServerThread
 from tests.fuzz.holds import MAX_HOLD_SECONDS
-from tests.fuzz.test_evil_agents import ask, server
+from tests.parts.test_evil_agents import ask, server
 
 PROMPT: Final = "[[fake:text]]"
 MANY_BLOCKS: Final = 30_000

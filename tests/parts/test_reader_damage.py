@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.agents.damage import STRANGE
-from tests.agents.reader_damage import (
+from tests.parts.reader_damage import (
     ADDRESSES,
     GONE,
     HARMLESS,

@@ -8,7 +8,6 @@ import json
 import shlex
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,14 +19,10 @@ from codex_proxy.app.server import make_server
 from codex_proxy.commands.doctor import examine
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.turn import Mode, Turn
+from tests.http.claude import claude, claude_proxy
 from tests.http.serving import ENVIRONMENT, Proxy, alive, model_input, running_proxy, settings_of, until, user
 from tests.pictures import PIXEL
 
-SCRIPT = """#!/bin/sh
-env > {env}.$$ && mv {env}.$$ {env}
-echo "$@" >> {args}
-exec {python} -P -m fake_proto claude "$@"
-"""
 SCHEMA = {
     "type": "object",
     "properties": {"name": {"type": "string"}},
@@ -42,24 +37,6 @@ TOOL = {
     },
 }
 SYSTEM = {"role": "system", "content": "Be brief."}
-
-
-def claude(folder: Path) -> Path:
-    """A Claude Code that is the fake agent inside. It writes down its environment and its arguments."""
-    program = folder / "claude"
-    python = shlex.quote(sys.executable)
-    program.write_text(SCRIPT.format(env=folder / "env", args=folder / "args", python=python))
-    program.chmod(0o755)
-    return program
-
-
-@asynccontextmanager
-async def claude_proxy(
-    folder: Path, environment: dict[str, str] | None = None, **more: Any
-) -> AsyncIterator[Proxy]:
-    settings = settings_of(folder, agent="claude-code", claude_bin=str(claude(folder)), **more)
-    async with running_proxy(await make_server(settings, ENVIRONMENT | (environment or {}))) as proxy:
-        yield proxy
 
 
 @pytest.fixture

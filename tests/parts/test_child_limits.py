@@ -12,8 +12,8 @@ from codex_proxy.core import repair
 from codex_proxy.core.events import ItemEnded, ItemStarted, TurnEnded
 from codex_proxy.core.faults import FaultKind
 from codex_proxy.parts.acp import reported_calls
-from tests.agents import child_shapes as shapes
-from tests.agents.child_readers import READERS, SESSION, THREAD, ChildReader
+from tests.parts import child_shapes as shapes
+from tests.parts.child_readers import READERS, SESSION, THREAD, ChildReader
 
 HELD: dict[str, tuple[str, shapes.Shape, str]] = {
     "items of the model": ("app-server", shapes.APP_SERVER["raw items"], "items of the model"),

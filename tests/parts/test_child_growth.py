@@ -10,10 +10,10 @@ import pytest
 from codex_proxy.agents.processes.session import MAX_LINE_BYTES
 from codex_proxy.core.json_values import LONG_JSON, is_too_costly
 from codex_proxy.process.pipes import READ_BYTES
-from tests.agents.child_readers import READERS, ChildReader, as_lines
-from tests.agents.child_shapes import CLAUDE_CODE_STRUCTURED, LONG_LINES, SHAPES, Shape
 from tests.cpu_time import assert_cpu_time_below, cpu_seconds, slowness
 from tests.growth import assert_linear
+from tests.parts.child_readers import READERS, ChildReader, as_lines
+from tests.parts.child_shapes import CLAUDE_CODE_STRUCTURED, LONG_LINES, SHAPES, Shape
 
 SIZE = 1500
 HELD_SECONDS = 0.15
