@@ -22,9 +22,8 @@ import psutil
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.app.system import SystemClock
 from codex_proxy.parts.acp.messages import refusal, request
-from codex_proxy.parts.acp.presets import PRESETS
-from codex_proxy.parts.acp.program import INITIALIZE, Program, read_declared_features
-from codex_proxy.parts.acp.session_setup import session_options_of
+from codex_proxy.parts.acp.presets import INITIALIZE, PRESETS, Program, read_declared_features
+from codex_proxy.parts.acp.sessions import session_options_of
 from codex_proxy.parts.acp.setup import launch_of
 from codex_proxy.parts.claude_code.launch import LaunchKey, claude_argv
 from codex_proxy.parts.claude_code.messages import control_request

@@ -22,8 +22,7 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.parts.acp.connection import AcpConnection
 from codex_proxy.parts.acp.dialect import AcpTurn
 from codex_proxy.parts.acp.messages import request_id
-from codex_proxy.parts.acp.presets import AcpPreset
-from codex_proxy.parts.acp.program import DeclaredFeatures, Program
+from codex_proxy.parts.acp.presets import AcpPreset, DeclaredFeatures, Program
 from codex_proxy.parts.claude_code.dialect import ClaudeCodeTurn
 from codex_proxy.process.pipes import READ_BYTES
 from codex_proxy.tools.policy import ToolPolicy

@@ -11,7 +11,7 @@ from codex_proxy.agents import dialect
 from codex_proxy.core import repair
 from codex_proxy.core.events import ItemEnded, ItemStarted, TurnEnded
 from codex_proxy.core.faults import FaultKind
-from codex_proxy.parts.acp import reported_calls
+from codex_proxy.parts.acp.reported_calls import MAX_OPEN_CALLS
 from tests.parts import child_shapes as shapes
 from tests.parts.child_readers import READERS, SESSION, THREAD, ChildReader
 
@@ -61,11 +61,11 @@ def end_of(reader: ChildReader) -> TurnEnded:
 
 def test_the_calls_of_an_acp_agent_that_are_open_at_once_are_bounded() -> None:
     reader = READERS["acp"]()
-    reader.say(*shapes.ACP["calls left open"](reported_calls.MAX_OPEN_CALLS))
+    reader.say(*shapes.ACP["calls left open"](MAX_OPEN_CALLS))
     assert not reader.fault
     reader = READERS["acp"]()
-    reader.say(*shapes.ACP["calls left open"](reported_calls.MAX_OPEN_CALLS + 1))
-    assert f"more than {reported_calls.MAX_OPEN_CALLS} calls of tools" in reader.fault
+    reader.say(*shapes.ACP["calls left open"](MAX_OPEN_CALLS + 1))
+    assert f"more than {MAX_OPEN_CALLS} calls of tools" in reader.fault
 
 
 @pytest.mark.parametrize(

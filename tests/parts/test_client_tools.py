@@ -20,7 +20,7 @@ from codex_proxy.agents.codex_app_server.calls import (
 )
 from codex_proxy.core.items import HistoryMessage, TextPart, Tool
 from codex_proxy.core.turn import Turn
-from codex_proxy.parts.acp.prompt import first_prompt, later_prompt
+from codex_proxy.parts.acp.content import first_prompt, later_prompt
 from codex_proxy.parts.claude_code.history import conversation
 from codex_proxy.tools.policy import with_tool_choice
 

@@ -16,7 +16,7 @@ from codex_proxy.core.items import ImagePart, TextPart, Tool
 from codex_proxy.parts.acp.client_tools import tool_entry
 from codex_proxy.parts.acp.presets import CODEX_ACP, OPENCODE, PRESETS, AcpPreset
 from codex_proxy.parts.acp.setup import launch_of
-from codex_proxy.parts.claude_code.tool_names import tool_entry as claude_tool
+from codex_proxy.parts.claude_code.calls import tool_entry as claude_tool
 from tests.http.serving import settings_of
 from tests.runs.actors import TURN, WordDialect, WordTransport
 

@@ -26,8 +26,7 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.turn import Turn
 from codex_proxy.parts.acp.agent import AcpAgent, AcpLaunch
 from codex_proxy.parts.acp.messages import Message
-from codex_proxy.parts.acp.presets import AcpPreset
-from codex_proxy.parts.acp.program import DeclaredFeatures
+from codex_proxy.parts.acp.presets import AcpPreset, DeclaredFeatures
 from codex_proxy.parts.claude_code.agent import ClaudeCodeAgent, ClaudeProcesses
 from codex_proxy.parts.claude_code.launch import LaunchKey
 from codex_proxy.process.child import Command, Exit, SpawnError

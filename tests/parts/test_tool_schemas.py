@@ -19,7 +19,7 @@ from codex_proxy.core.faults import Fault
 from codex_proxy.core.items import Tool
 from codex_proxy.core.turn import ForwardedRequest, Turn
 from codex_proxy.parts.acp import client_tools
-from codex_proxy.parts.claude_code import tool_names
+from codex_proxy.parts.claude_code import calls as claude_calls
 from codex_proxy.parts.upstream.forms import TOOL_SCHEMAS, Forms
 from codex_proxy.parts.upstream.openai_chat.body import request_fields as chat_fields
 from codex_proxy.parts.upstream.openai_chat.forwarding import forwarded_fields
@@ -69,7 +69,7 @@ def forwarded_parameters(tool: Tool, form: Forms = PLAIN) -> Any:
 
 
 AGENTS: Final[dict[str, Callable[[Tool], Any]]] = {
-    "claude-code": lambda tool: tool_names.tool_entry(tool)["inputSchema"],
+    "claude-code": lambda tool: claude_calls.tool_entry(tool)["inputSchema"],
     "ACP": lambda tool: client_tools.tool_entry(tool)["inputSchema"],
     "claude-acp": lambda tool: client_tools.tool_entry(tool, for_claude=True)["inputSchema"],
     "codex-app-server": lambda tool: dynamic_tool(tool)["inputSchema"],

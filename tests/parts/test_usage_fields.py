@@ -11,9 +11,9 @@ from codex_proxy.agents.codex_app_server.wire import decode_usage
 from codex_proxy.agents.codex_proto.proto_lines import TokenCounts
 from codex_proxy.core.events import StepCompleted, Usage
 from codex_proxy.core.json_values import encode_json
-from codex_proxy.parts.acp.usage import usage_in
+from codex_proxy.parts.acp.turn_end import usage_in
 from codex_proxy.parts.claude_code.messages import StreamTokens, TokenDetails
-from codex_proxy.parts.claude_code.usage import usage_of as usage_of_claude
+from codex_proxy.parts.claude_code.results import usage_of as usage_of_claude
 from codex_proxy.parts.upstream.usage import usage_of
 from tests.parts.traces.test_turn_spans import spans_of
 from tests.parts.traces.traced import facts

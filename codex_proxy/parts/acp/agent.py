@@ -24,12 +24,11 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.options import Capability
 from codex_proxy.core.turn import Sandbox, Turn
 from codex_proxy.files.temporary import temporary_folder
+from codex_proxy.parts.acp.content import first_prompt
 from codex_proxy.parts.acp.dialect import AcpTurn
-from codex_proxy.parts.acp.presets import CAPABILITIES, AcpPreset
+from codex_proxy.parts.acp.presets import CAPABILITIES, AcpPreset, DeclaredFeatures, Program
 from codex_proxy.parts.acp.process import AcpProcess, AcpTransport
-from codex_proxy.parts.acp.program import DeclaredFeatures, Program
-from codex_proxy.parts.acp.prompt import first_prompt
-from codex_proxy.parts.acp.session_setup import SessionOptions, session_options_of
+from codex_proxy.parts.acp.sessions import SessionOptions, session_options_of
 from codex_proxy.parts.acp.tool_server import ToolEndpoint, ToolServer
 from codex_proxy.process.child import Command
 

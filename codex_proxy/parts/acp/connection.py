@@ -21,7 +21,7 @@ from codex_proxy.parts.acp.messages import (
     request,
     request_id,
 )
-from codex_proxy.parts.acp.program import INITIALIZE, DeclaredFeatures, read_declared_features
+from codex_proxy.parts.acp.presets import INITIALIZE, DeclaredFeatures, read_declared_features
 
 CLIENT: Final = {"name": "codex-proxy", "title": "codex-proxy", "version": __version__}
 INITIALIZE_ID: Final = request_id(0, 1)

@@ -29,6 +29,7 @@ from codex_proxy.core.json_values import object_at
 from codex_proxy.core.turn import Turn, without_content
 from codex_proxy.parts.acp.calls import ClientCalls
 from codex_proxy.parts.acp.client_tools import ACTING_KINDS, ClientTools
+from codex_proxy.parts.acp.content import later_prompt
 from codex_proxy.parts.acp.failures import failure_of_error
 from codex_proxy.parts.acp.messages import (
     CANCELLED,
@@ -48,13 +49,17 @@ from codex_proxy.parts.acp.messages import (
     request,
     request_id,
 )
-from codex_proxy.parts.acp.opening import SessionOpening
-from codex_proxy.parts.acp.program import Program
-from codex_proxy.parts.acp.prompt import later_prompt
-from codex_proxy.parts.acp.turn_end import turn_end
-from codex_proxy.parts.acp.turn_states import STATES, TurnChange, TurnState
+from codex_proxy.parts.acp.presets import Program
+from codex_proxy.parts.acp.sessions import SessionOpening
+from codex_proxy.parts.acp.turn_end import (
+    STATES,
+    TurnChange,
+    TurnState,
+    UsageCounter,
+    counts_output,
+    turn_end,
+)
 from codex_proxy.parts.acp.updates import UpdateReader
-from codex_proxy.parts.acp.usage import UsageCounter, counts_output
 
 
 class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):

@@ -25,11 +25,6 @@ from codex_proxy.parts.acp.presets import AcpPreset
 
 K = FaultKind
 
-CLIENT_META: Final = {
-    "jetbrains": {"air": {"version": 1, "capabilities": ["sessionFailure", "sessionIndex"]}}
-}
-"""The `_meta` with which the official adapters report errors as errors, and take titles of sessions."""
-
 KINDS: Final = kinds_by_text(
     (
         r"(?:prompt|input|request)\b.{0,40}\btoo long|context (?:length|limit)|prompt budget",

@@ -1,15 +1,170 @@
-"""Reads how the agent has ended its turn, from the result of `session/prompt`. Without IO."""
+"""How a turn on a session ends: its states, the result of `session/prompt`, and its token counts. Without IO.
+
+A count that covers more or less than the client's request (`AcpPreset.usage`) is not used. `totalTokens` shows whether
+input includes cached, and output thought tokens.
+"""
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any, Final
 
+from msgspec.structs import astuple
+
+from codex_proxy.agents.dialects.conversation import ConversationStates
 from codex_proxy.agents.dialects.failures import BAD_ANSWER, stop_from_text
-from codex_proxy.core.events import PERMISSION_DECLINED, Notice, Stop, TurnEnded
+from codex_proxy.core.events import PERMISSION_DECLINED, Notice, Stop, TurnEnded, Usage
 from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.json_values import count_at, value_at
+from codex_proxy.core.states import StateTable
 from codex_proxy.parts.acp.failures import failure_of_session, failure_of_text
-from codex_proxy.parts.acp.presets import AcpPreset
+from codex_proxy.parts.acp.presets import AcpPreset, UsageRule
 from codex_proxy.parts.acp.updates import INFO, UpdateReader, session_failure
+
+
+class TurnState(Enum):
+    OPENING = "the session is being opened and set up, and nothing was asked yet"
+    PROMPTING = "the agent works on the prompt, or waits for outputs of its calls"
+    REUSABLE = "the agent's turn ended well: the session takes another prompt"
+    UNUSABLE = "the agent's turn has ended, and no other is begun on the session"
+    CANCELLING = "the turn is not wanted any more, and the agent has yet to stop"
+    DONE = "nothing is left to read or write"
+
+
+class TurnChange(Enum):
+    PROMPTED = "the prompt was sent"
+    ENDED_WELL = "the agent has answered the prompt, and that was a success"
+    ENDED_BADLY = "the session could not be opened, or the agent's turn ended in any other way, or goes on"
+    UNWANTED = "the session is no longer needed"
+    STOPPED = "after UNWANTED, the agent has answered all requests that were still open"
+    PROCESS_ENDED = "the agent's process has ended"
+
+
+TABLE = StateTable(
+    TurnState.OPENING,
+    {
+        TurnState.OPENING: {
+            TurnChange.PROMPTED: TurnState.PROMPTING,
+            TurnChange.ENDED_BADLY: TurnState.UNUSABLE,
+            TurnChange.UNWANTED: TurnState.CANCELLING,
+        },
+        TurnState.PROMPTING: {
+            TurnChange.ENDED_WELL: TurnState.REUSABLE,
+            TurnChange.ENDED_BADLY: TurnState.UNUSABLE,
+            TurnChange.UNWANTED: TurnState.CANCELLING,
+        },
+        TurnState.REUSABLE: {
+            TurnChange.PROMPTED: TurnState.PROMPTING,
+            TurnChange.ENDED_BADLY: TurnState.UNUSABLE,
+            TurnChange.UNWANTED: TurnState.DONE,
+        },
+        TurnState.UNUSABLE: {TurnChange.UNWANTED: TurnState.DONE},
+        TurnState.CANCELLING: {TurnChange.STOPPED: TurnState.DONE},
+        TurnState.DONE: {TurnChange.UNWANTED: TurnState.DONE},
+    },
+    always={TurnChange.PROCESS_ENDED: TurnState.DONE},
+)
+
+STATES = ConversationStates(
+    TABLE,
+    client_waits=frozenset({TurnState.OPENING, TurnState.PROMPTING}),
+    reusable=TurnState.REUSABLE,
+    process_ended=TurnChange.PROCESS_ENDED,
+)
+
+
+NO_TOKENS = Usage()
+
+
+def usage_in(counts: object) -> Usage | None:
+    """Reads token counts; None if input or output is missing, or all are 0."""
+    given = _count(counts, "inputTokens", "input_tokens")
+    output = _count(counts, "outputTokens", "output_tokens")
+    if given is None or output is None:
+        return None
+    cached = _count(counts, "cachedReadTokens", "cached_tokens") or 0
+    written = count_at(counts, "cachedWriteTokens") or 0
+    thought = count_at(counts, "thoughtTokens") or 0
+    total = count_at(counts, "totalTokens")
+    apart = cached > given if total is None else given + output < total
+    if apart:
+        given += cached + written
+        if total is not None and given + output < total:
+            output += thought
+    cached = min(cached, given)
+    usage = Usage(given, cached, output, min(thought, output), min(written, given - cached))
+    return None if usage == NO_TOKENS else usage
+
+
+def _count(counts: object, name: str, other_name: str) -> int | None:
+    count = count_at(counts, name)
+    return count_at(counts, other_name) if count is None else count
+
+
+def counts_output(result: object) -> bool:
+    usage = usage_in(_count_in(result))
+    return usage is not None and usage.output > 0
+
+
+class UsageCounter:
+    """The tokens of one session's turns. `rule`: see `AcpPreset.usage`."""
+
+    def __init__(self, rule: UsageRule | None) -> None:
+        self._rule = rule
+        self._session = NO_TOKENS
+        self._known = True
+        """Whether `_session` is complete: not after a turn without a count."""
+        self._turn = NO_TOKENS
+        self._one_call = True
+        self._whole = True
+        """Whether the agent's turn has served only one request."""
+
+    def start_turn(self) -> None:
+        self._turn = NO_TOKENS
+        self._one_call = self._whole = True
+
+    def start_request(self) -> None:
+        """Begins another request within the agent's turn, whose count is then not used."""
+        self._turn = NO_TOKENS
+        self._whole = False
+        self._one_call = True
+
+    def add_model_call(self) -> None:
+        self._one_call = False
+
+    def read_update(self, meta: object) -> Usage | None:
+        """Returns the request's tokens so far; None without a count, or if the rule is not `chunks`."""
+        usage = usage_in(value_at(meta, "usage")) if self._rule == "chunks" else None
+        if usage is None:
+            return None
+        self._turn += usage
+        return self._turn
+
+    def read_result(self, result: object) -> Usage | None:
+        """Returns the request's tokens; None if no count covers just this request."""
+        if self._rule in (None, "chunks"):
+            return None
+        usage = usage_in(_count_in(result))
+        if self._rule == "session":
+            return self._since_last_total(usage)
+        covered = self._one_call if self._rule == "last" else self._whole
+        return usage if covered else None
+
+    def _since_last_total(self, total: Usage | None) -> Usage | None:
+        known, before = self._known, self._session
+        self._known = total is not None
+        if total is None:
+            return None
+        self._session = total
+        turn = total - before
+        complete = known and self._whole
+        return turn if complete and min(astuple(turn)) >= 0 else None
+
+
+def _count_in(result: object) -> object:
+    usage = value_at(result, "usage")
+    return usage if usage is not None else value_at(result, "_meta", "quota", "token_count")
+
 
 STOPS: Final = {
     "end_turn": Stop.STOP,

@@ -1,18 +1,61 @@
-"""The calls of the client's tools, and which of them a line is about. The program, or its provider, may share an id
-between calls, give it again, name a call anew, or leave its id out; the client gets each id once.
+"""The calls of tools. Those of the client are tools of an MCP server, with the prefix `mcp__<server>__`; Claude Code
+replaces unusual characters, so a name with one is replaced by a generated name. The program, or its provider, may share
+an id between calls, give it again, name a call anew, or leave its id out; the client gets each id once. Claude Code's
+own calls are activities; its requests for permission are decided without regard to text of the model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
 
 import msgspec
 
 from codex_proxy.agents.dialect import MAX_UNANSWERED, TooMuchHeld
-from codex_proxy.agents.dialects.conversions import custom_input
-from codex_proxy.core.events import ToolCallRequested
-from codex_proxy.core.items import Tool
-from codex_proxy.core.json_values import canonical_json
+from codex_proxy.agents.dialects.conversions import WHOLE_OUTPUTS, custom_input, mcp_tool
+from codex_proxy.agents.dialects.tool_schemas import plain_parameters
+from codex_proxy.core.events import ApprovalKind, ToolCallRequested
+from codex_proxy.core.items import Activity, ActivityKind, Tool
+from codex_proxy.core.json_values import UNREADABLE, canonical_json, text_at
+from codex_proxy.core.shown_text import one_line
+from codex_proxy.core.tool_names import generated_name
+from codex_proxy.parts.claude_code.messages import CLIENT_SERVER
+
+MODEL_PREFIX: Final = f"mcp__{CLIENT_SERVER}__"
+MAX_CHARS: Final = 128 - len(MODEL_PREFIX)
+"""Maximum characters of a name: the provider accepts 128 with the prefix."""
+_VALID: Final = re.compile(r"[A-Za-z0-9_-]+")
+_GENERATED_NAME: Final = re.compile(r"client_.*_[0-9a-f]{16}", re.DOTALL)
+
+
+def agent_name(name: str) -> str:
+    """Returns the tool's own name if Claude Code keeps it, else a generated one."""
+    if _VALID.fullmatch(name) and len(name) <= MAX_CHARS and not _GENERATED_NAME.fullmatch(name):
+        return name
+    return generated_name(name, "client_", kept=MAX_CHARS - 24, digits=16)
+
+
+def model_name(name: str) -> str:
+    return MODEL_PREFIX + agent_name(name)
+
+
+def tool_entry(tool: Tool) -> dict[str, Any]:
+    meta = {"anthropic/alwaysLoad": True, **WHOLE_OUTPUTS}
+    return mcp_tool(agent_name(tool.name), tool, plain_parameters(tool), meta)
+
+
+def call_input(arguments: str, kind: str) -> dict[str, Any]:
+    """Returns the `input` of a `tool_use` block. Arguments that are no JSON object become its field `arguments`, a
+    custom tool's `input`.
+    """
+    if kind == "custom":
+        return {"input": arguments}
+    try:
+        value = msgspec.json.decode(arguments) if arguments.strip() else {}
+    except UNREADABLE:
+        return {"arguments": arguments}
+    return value if isinstance(value, dict) else {"arguments": value}
 
 
 class Call(msgspec.Struct, eq=False):
@@ -168,3 +211,74 @@ class Calls:
 
 def _first_with(canonical: str, calls: Iterable[Call]) -> Call | None:
     return next((call for call in calls if call.canonical == canonical), None)
+
+
+KINDS: Final[dict[str, ActivityKind]] = {
+    "Bash": "command",
+    "BashOutput": "command",
+    "KillShell": "command",
+    "Monitor": "command",
+    "PowerShell": "command",
+    "Edit": "file_change",
+    "MultiEdit": "file_change",
+    "NotebookEdit": "file_change",
+    "Write": "file_change",
+    "WebFetch": "web_search",
+    "WebSearch": "web_search",
+    "TodoWrite": "plan",
+    "ExitPlanMode": "plan",
+    "AskUserQuestion": "question",
+}
+
+
+PERMISSIONS: Final[Mapping[ActivityKind, ApprovalKind]] = {
+    "command": "command",
+    "file_change": "file_change",
+    "mcp_call": "mcp",
+}
+DESCRIBING: Final = (
+    "command", "file_path", "notebook_path", "url", "query", "pattern", "path", "description",
+)  # fmt: skip
+"""The arguments that may describe a call; the first text among them is shown."""
+
+
+def kind_of(tool: str) -> ActivityKind:
+    return "mcp_call" if tool.startswith("mcp__") else KINDS.get(tool, "other")
+
+
+def activity(id: str, tool: str, input: msgspec.Raw | None) -> Activity:
+    """Returns the item for a call of one of the agent's own tools. `input`: its arguments as JSON, if known."""
+    kind = kind_of(tool)
+    said = _text(input)
+    if kind in ("command", "file_change", "web_search") and said:
+        return Activity(id, kind, said)
+    return Activity(id, kind, f"{tool} {said}".strip())
+
+
+def permission_of(tool: str) -> ApprovalKind:
+    return PERMISSIONS.get(kind_of(tool), "permission")
+
+
+class _Block(msgspec.Struct, frozen=True):
+    text: str | None = None
+
+
+def output_text(content: msgspec.Raw) -> str:
+    """Returns a tool's output, which is a text or a list of blocks; empty for other JSON."""
+    try:
+        value = msgspec.json.decode(content, type=str | list[_Block]) if content else ""
+    except UNREADABLE:
+        return ""
+    if isinstance(value, str):
+        return value
+    return "\n".join(block.text for block in value if block.text is not None)
+
+
+def _text(input: msgspec.Raw | None) -> str:
+    if not input:
+        return ""
+    try:
+        value = msgspec.json.decode(input)
+    except UNREADABLE:
+        return ""
+    return one_line(next((text for name in DESCRIBING if (text := text_at(value, name))), ""))

@@ -7,12 +7,13 @@ it ends, and wait without limit. A process whose turn has succeeded takes the ne
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 from typing import Any, Final
 
 import msgspec
 
 from codex_proxy.agents.dialect import NOTHING, Decision, Step, ToolReply
-from codex_proxy.agents.dialects.conversation import NO_TURN, ConversationTurn
+from codex_proxy.agents.dialects.conversation import NO_TURN, ConversationStates, ConversationTurn
 from codex_proxy.agents.dialects.conversions import call_ids_in, mcp_content
 from codex_proxy.agents.dialects.failures import clean_text
 from codex_proxy.agents.dialects.json_lines import UnreadableError, decode_part, divided
@@ -34,9 +35,9 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryItem, HistoryOutput, Tool
+from codex_proxy.core.states import StateTable
 from codex_proxy.core.turn import Turn, without_content
-from codex_proxy.parts.claude_code import activities
-from codex_proxy.parts.claude_code.failures import BROKE_OFF, failure_of, retry_event
+from codex_proxy.parts.claude_code.calls import MODEL_PREFIX, activity, model_name, permission_of, tool_entry
 from codex_proxy.parts.claude_code.history import Conversation, PendingLines, conversation, lines_of
 from codex_proxy.parts.claude_code.messages import (
     CLIENT_SERVER,
@@ -58,10 +59,45 @@ from codex_proxy.parts.claude_code.messages import (
     rpc_refusal,
     string_in,
 )
+from codex_proxy.parts.claude_code.results import BROKE_OFF, TurnUsage, failure_of, retry_event
 from codex_proxy.parts.claude_code.step_reader import StepReader
-from codex_proxy.parts.claude_code.tool_names import MODEL_PREFIX, model_name, tool_entry
-from codex_proxy.parts.claude_code.turn_states import STATES, TurnChange, TurnState
-from codex_proxy.parts.claude_code.usage import TurnUsage
+
+
+class TurnState(Enum):
+    STARTING = "the program is given the prompt, the tools and the settings"
+    FEEDING = "the program is given the history, message by message"
+    ACTIVE = "the model works on the turn, or waits for outputs of its calls"
+    REUSABLE = "the program's turn ended well: another one can follow on it"
+    ENDED = "nothing more is read"
+
+
+class TurnChange(Enum):
+    READY = "the program has taken the settings and listed the tools"
+    ASKED = "the program was given the message that it answers"
+    ENDED_WELL = "the program has reported the end of its turn"
+    ENDED_BADLY = "the turn failed, was given up, or the process ended"
+    RESUMED = "another turn begins"
+
+
+TABLE = StateTable(
+    TurnState.STARTING,
+    {
+        TurnState.STARTING: {TurnChange.READY: TurnState.FEEDING},
+        TurnState.FEEDING: {TurnChange.ASKED: TurnState.ACTIVE},
+        TurnState.ACTIVE: {TurnChange.ENDED_WELL: TurnState.REUSABLE},
+        TurnState.REUSABLE: {TurnChange.RESUMED: TurnState.FEEDING},
+        TurnState.ENDED: {},
+    },
+    always={TurnChange.ENDED_BADLY: TurnState.ENDED},
+)
+
+STATES = ConversationStates(
+    TABLE,
+    client_waits=frozenset({TurnState.STARTING, TurnState.FEEDING, TurnState.ACTIVE}),
+    reusable=TurnState.REUSABLE,
+    process_ended=TurnChange.ENDED_BADLY,
+)
+
 
 INITIALIZE, SETTINGS, INTERRUPT = "initialize", "settings", "interrupt"
 SYNTHETIC_MODEL: Final = "<synthetic>"
@@ -406,8 +442,8 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         if request.tool_name in self._tools or self._turn.sandbox == "danger-full-access":
             self._decide(request_id, Decision(approve=True))
         elif self._state is TurnState.ACTIVE:
-            text = activities.activity("", request.tool_name, request.input).text
-            kind = activities.permission_of(request.tool_name)
+            text = activity("", request.tool_name, request.input).text
+            kind = permission_of(request.tool_name)
             self._events.append(ApprovalRequested(request_id, kind, text))
         else:
             self._decide(request_id, Decision())

@@ -25,8 +25,8 @@ from codex_proxy.core.items import (
     texts_of,
 )
 from codex_proxy.core.json_values import UNREADABLE, encode_json
+from codex_proxy.parts.claude_code.calls import call_input, model_name
 from codex_proxy.parts.claude_code.messages import assistant_line, user_line
-from codex_proxy.parts.claude_code.tool_names import call_input, model_name
 
 Block = dict[str, Any]
 

@@ -1,11 +1,13 @@
-"""The command line and variables of a `claude` process. A *plain-model* process has no tools, none of the user's
-settings and instructions, and an empty folder. An *agent* process works in the turn's folder with the user's settings,
-not the folder's, which could name commands.
+"""How a `claude` process is started: the program, its command line and variables. A *plain-model* process has no tools,
+none of the user's settings and instructions, and an empty folder. An *agent* process works in the turn's folder with
+the user's settings, not the folder's, which could name commands.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -119,3 +121,11 @@ def version_in(text: str) -> tuple[int, int, int] | None:
 
 def version_text(version: tuple[int, int, int]) -> str:
     return ".".join(map(str, version))
+
+
+def find_claude(named: str | None, search_path: str) -> str | None:
+    """Returns the path of the program to start: of `named` in the settings, else of `claude` on `search_path`; None if
+    there is none.
+    """
+    found = shutil.which(os.path.expanduser(named or "claude"), path=search_path)
+    return found and os.path.abspath(found)  # children start in another folder

@@ -15,8 +15,7 @@ from codex_proxy.core.faults import Fault
 from codex_proxy.files.private import make_folder
 from codex_proxy.files.temporary import temporary_folder
 from codex_proxy.parts import own_settings
-from codex_proxy.parts.claude_code.agent import UNMARKED, ClaudeCodeAgent, ClaudeProcesses
-from codex_proxy.parts.claude_code.failures import SIGN_IN
+from codex_proxy.parts.claude_code.agent import UNMARKED, ClaudeCodeAgent, ClaudeProcesses, request_initialize
 from codex_proxy.parts.claude_code.launch import (
     ALLOWED_NAMES,
     FIRST_WITH_MARK,
@@ -25,11 +24,11 @@ from codex_proxy.parts.claude_code.launch import (
     SWITCHES,
     LaunchKey,
     claude_argv,
+    find_claude,
     version_in,
     version_text,
 )
-from codex_proxy.parts.claude_code.process import request_initialize
-from codex_proxy.parts.claude_code.program import find_claude
+from codex_proxy.parts.claude_code.results import SIGN_IN
 from codex_proxy.parts.claude_code.settings import ClaudeCodeSettings
 from codex_proxy.process.child import Command, run_short
 from codex_proxy.settings.fields import Settings

@@ -31,11 +31,9 @@ from codex_proxy.core.events import (
 from codex_proxy.core.items import Activity, Message, Reasoning, Tool, ToolCall
 from codex_proxy.core.limits import DELTA_SIZE, ITEM_SIZE
 from codex_proxy.core.turn import Turn
-from codex_proxy.parts.claude_code import activities
-from codex_proxy.parts.claude_code.calls import Call, Calls
+from codex_proxy.parts.claude_code.calls import MODEL_PREFIX, Call, Calls, activity, output_text
 from codex_proxy.parts.claude_code.history import ThinkingBlock
 from codex_proxy.parts.claude_code.messages import StreamEvent, WholeBlock, WholeMessage
-from codex_proxy.parts.claude_code.tool_names import MODEL_PREFIX
 
 T = TypeVar("T")
 STRUCTURED_OUTPUT: Final = "StructuredOutput"
@@ -272,7 +270,7 @@ class StepReader:
     def start_activity(self, block: WholeBlock) -> None:
         """Begins the activity of a call of the agent's own tools, once."""
         id = block.id or ""
-        found = activities.activity(id or "activity", block.name or "", block.input)
+        found = activity(id or "activity", block.name or "", block.input)
         running = self._activities.setdefault(id, deque())
         if any((each.kind, each.text) == (found.kind, found.text) for each in running):
             return
@@ -290,7 +288,7 @@ class StepReader:
             own = running.popleft().id
             if not running:
                 del self._activities[id]
-            text = activities.output_text(block.content)
+            text = output_text(block.content)
             if text:
                 self.events.append(OutputDelta(own, text))
             self.events.append(ItemEnded(own, "failed" if block.is_error else "completed"))

@@ -41,8 +41,13 @@ from codex_proxy.parts.acp.messages import (
     request_id,
     split_writes,
 )
-from codex_proxy.parts.acp.presets import PRESETS, AcpPreset
-from codex_proxy.parts.acp.program import DeclaredFeatures, Program, read_declared_features
+from codex_proxy.parts.acp.presets import (
+    PRESETS,
+    AcpPreset,
+    DeclaredFeatures,
+    Program,
+    read_declared_features,
+)
 from tests.captures import capture, names_of
 
 NAMES = names_of("acp")

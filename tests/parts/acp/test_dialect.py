@@ -39,10 +39,9 @@ from codex_proxy.parts.acp.messages import (
     decode,
     request_id,
 )
-from codex_proxy.parts.acp.opening import NOT_LISTED
-from codex_proxy.parts.acp.presets import PRESETS
-from codex_proxy.parts.acp.program import Program
-from codex_proxy.parts.acp.usage import UsageCounter
+from codex_proxy.parts.acp.presets import PRESETS, Program
+from codex_proxy.parts.acp.sessions import NOT_LISTED
+from codex_proxy.parts.acp.turn_end import UsageCounter
 from tests.growth import assert_linear
 from tests.parts.acp.replayer import (
     NAMES,

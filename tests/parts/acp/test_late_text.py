@@ -20,11 +20,11 @@ from codex_proxy.core.events import ItemStarted, Notice, ReasoningDelta, TextDel
 from codex_proxy.core.items import HistoryMessage, Message, TextPart
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
-from codex_proxy.parts.acp.message_names import MAX_EARLIER, MAX_LATE
 from codex_proxy.parts.acp.messages import Message as AcpMessage
 from codex_proxy.parts.acp.messages import request, request_id
 from codex_proxy.parts.acp.presets import AcpPreset
 from codex_proxy.parts.acp.process import AcpProcess
+from codex_proxy.parts.acp.updates import MAX_EARLIER, MAX_LATE
 from codex_proxy.process.child import Command
 from tests.http.serving import until, user
 from tests.parts.acp.replayer import PlayedTurn, begin_and_open

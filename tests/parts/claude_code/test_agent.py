@@ -10,9 +10,8 @@ import pytest
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
 from codex_proxy.agents.process_pool.pool import RECHECK_SECONDS
 from codex_proxy.parts.claude_code import agent as claude_code
-from codex_proxy.parts.claude_code.agent import ClaudeCodeAgent, ClaudeProcesses
+from codex_proxy.parts.claude_code.agent import ClaudeCodeAgent, ClaudeProcesses, InitializeResult
 from codex_proxy.parts.claude_code.launch import LaunchKey
-from codex_proxy.parts.claude_code.process import InitializeResult
 from codex_proxy.process.child import Command
 from tests.http.serving import Hands
 from tests.runs.virtual import settle

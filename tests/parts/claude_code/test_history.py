@@ -21,8 +21,8 @@ from codex_proxy.core.items import (
     TextPart,
 )
 from codex_proxy.core.turn import Turn
+from codex_proxy.parts.claude_code.calls import MAX_CHARS, agent_name, call_input
 from codex_proxy.parts.claude_code.dialect import ClaudeCodeTurn
-from codex_proxy.parts.claude_code.failures import failure_of
 from codex_proxy.parts.claude_code.history import (
     BEGIN,
     CONTINUE,
@@ -31,7 +31,7 @@ from codex_proxy.parts.claude_code.history import (
     ThinkingBlock,
     conversation,
 )
-from codex_proxy.parts.claude_code.tool_names import MAX_CHARS, agent_name, call_input
+from codex_proxy.parts.claude_code.results import failure_of
 
 
 def message_of(role: Any, text: str) -> HistoryMessage:
