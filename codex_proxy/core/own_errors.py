@@ -62,6 +62,17 @@ def release_all(*releases: Callable[[], object]) -> None:
             log.exception("release_internal_error")
 
 
+def result_of(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> tuple[R] | None:
+    """Returns the result of what only looks on, such as an observer of a turn, in a tuple; None if it has raised, which
+    is logged.
+    """
+    try:
+        return (work(*args, **kwargs),)
+    except Exception as error:  # noqa: BLE001 - logged
+        log.error("internal_error", **trace_of(error))
+        return None
+
+
 async def repeat(
     work: Callable[[], Awaitable[object]], *, after: Callable[[], Awaitable[object]], failed: str
 ) -> NoReturn:

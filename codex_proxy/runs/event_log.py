@@ -13,16 +13,13 @@ from itertools import chain, islice
 from typing import Protocol, TypeAlias
 
 import msgspec
-import structlog
 
 from codex_proxy.core.events import (
     DELTAS,
     Event,
     TurnEnded,
 )
-from codex_proxy.core.own_errors import trace_of
-
-logger = structlog.get_logger(__name__)
+from codex_proxy.core.own_errors import result_of
 
 HIGH_WATER = 1 << 20
 """Bytes that the slowest reader may be behind before the agent is paused: a second or two of the fastest agent."""
@@ -144,15 +141,6 @@ class TurnObserver(Protocol):
         """Takes the next events, after the repair, until a `TurnEnded`."""
 
 
-def _has_taken(observer: TurnObserver, events: list[Event]) -> bool:
-    try:
-        observer.add(events)
-    except Exception as error:  # noqa: BLE001 - what looks on must not end a turn
-        logger.error("internal_error", **trace_of(error))
-        return False
-    return True
-
-
 class EventLog:
     """A turn's events and readers. The backlog is the bytes that the slowest reader has not delivered;
     `on_backlog(bytes)` is called when it changes above `LOW_WATER`, and once when it falls below.
@@ -191,12 +179,12 @@ class EventLog:
 
     def _tell_observers(self, events: list[Event]) -> None:
         for observer in tuple(self._observers):
-            if not _has_taken(observer, events):
+            if result_of(observer.add, events) is None:
                 self._observers.remove(observer)
                 self._broken.append(observer)
         if type(events[-1]) is TurnEnded:  # without it they would have the turn run for ever
             for observer in self._broken:
-                _has_taken(observer, events[-1:])
+                result_of(observer.add, events[-1:])
 
     def observe(self, observers: Iterable[TurnObserver]) -> None:
         """Adds observers of later events."""

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
-import structlog
 
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.processes.session import AgentSession
@@ -36,7 +35,7 @@ from codex_proxy.core.events import (
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.items import Activity, Item, McpCall, Message, Reasoning, ToolCall
-from codex_proxy.core.own_errors import trace_of
+from codex_proxy.core.own_errors import result_of
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.event_log import TurnObserver
@@ -332,9 +331,6 @@ def _kind_of(item: Item) -> str:
     return type(item).__name__.lower()
 
 
-log = structlog.get_logger(__name__)
-
-
 class TurnWatcher(Protocol):
     def begin(self, turn: Turn, agent: str) -> TurnObserver:
         """Returns the observer of a turn that starts now, in its context."""
@@ -376,18 +372,11 @@ def observe(
     """Begins the observers of a turn that starts now, and its recorder, if any, which tells the page's record its file.
     `first`: events before the agent's.
     """
-    observers = [begun for watcher in watchers if (begun := _begin(watcher, turn, agent.name)) is not None]
+    begun = [result_of(watcher.begin, turn, agent.name) for watcher in watchers]
+    observers = [observer for found in begun if found is not None for observer in found]
     request = REQUEST_RECORDER.get()
     recorder = None if request is None else request.turn(turn, agent, first)
     record = next((each for each in observers if isinstance(each, TurnRecord)), None)
     if recorder is not None and record is not None:
         recorder.on_written = record.on_written
     return observers, recorder
-
-
-def _begin(watcher: TurnWatcher, turn: Turn, agent: str) -> TurnObserver | None:
-    try:
-        return watcher.begin(turn, agent)
-    except Exception as error:  # noqa: BLE001 - what looks on must not end a turn
-        log.error("internal_error", **trace_of(error))
-        return None
