@@ -9,7 +9,8 @@ from typing import Literal
 import msgspec
 
 from codex_proxy.agents.dialects.json_lines import decode_loosely
-from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryOutput, RawHistoryItem
+from codex_proxy.core.items import CODE_CALL, HistoryCall, HistoryItem, HistoryOutput, RawHistoryItem
+from codex_proxy.core.turn import MODEL_SEPARATOR
 from codex_proxy.runs.run import Run
 from codex_proxy.tools.replay import remembered_turn
 
@@ -73,7 +74,15 @@ def model_items(run: Run, identity: str) -> list[ModelItem]:
         if call_id in remembered.hidden
     ]
     raw = [*remembered.items, *(msgspec.Raw(msgspec.json.encode(answer)) for answer in answers)]
-    return [ModelItem(identity, item) for item in raw]
+    return [ModelItem(_owner_of(item, run.upstream, identity), item) for item in raw]
+
+
+def _owner_of(item: msgspec.Raw, upstream: str, identity: str) -> str:
+    """Returns the agent and model of an item: a container is at the `upstream` that has answered."""
+    agent, _, model = identity.partition(MODEL_SEPARATOR)
+    if upstream in ("", agent) or _head_of(item).type != CODE_CALL:
+        return identity
+    return f"{upstream}{MODEL_SEPARATOR}{model}"
 
 
 def as_history(item: ModelItem, identity: str) -> RawHistoryItem | None:

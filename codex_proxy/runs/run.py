@@ -25,6 +25,7 @@ from codex_proxy.core.events import (
     ForwardedBytes,
     InputRequested,
     RawItem,
+    ServedBy,
     Stop,
     TurnEnded,
     UsageReported,
@@ -57,7 +58,9 @@ PROGRESS_SECONDS = 30.0
 
 DECLINED = Decision(approve=False)
 
-HANDLED_EVENTS = frozenset({RawItem, UsageReported, ApprovalRequested, InputRequested, AccountLimitsReported})
+HANDLED_EVENTS = frozenset(
+    {RawItem, ServedBy, UsageReported, ApprovalRequested, InputRequested, AccountLimitsReported}
+)
 
 SLOW_SCHEMA = "The schema in '{}' may take too long to compile: ask with a simpler one."
 TOO_SLOW = Failure(
@@ -124,6 +127,7 @@ class Run:
         self.observers: Sequence[TurnObserver] = ()
         self.raw_items: list[bytes] = []
         """The current attempt's raw items."""
+        self.upstream = ""  # the one that answers, of several
         self.continued = False
         """Whether the agent's session has seen the conversation so far."""
         self._services, self._digests = services, HistoryDigests(turn.history)
@@ -410,6 +414,8 @@ class Run:
                 continue  # most are pieces of text
             if kind is RawItem:
                 self.raw_items.append(event.json)  # type: ignore[union-attr]
+            elif kind is ServedBy:
+                self.upstream = event.upstream  # type: ignore[union-attr]
             elif kind is UsageReported:
                 events[index] = self._usage.add(event)  # type: ignore[arg-type]
             elif kind is ApprovalRequested or kind is InputRequested:

@@ -150,6 +150,30 @@ async def test_a_fallback_gets_no_container_of_the_first_upstream(
     expect_function(other.requests[0].body["input"])
 
 
+@pytest.mark.parametrize(("model", "keeps"), [("a/small", False), ("b/small", True)])
+async def test_a_container_that_a_fallback_has_made_is_the_fallbacks(
+    model: str, keeps: bool, server: Upstream, tmp_path: Path
+) -> None:
+    async with upstream() as other:
+        first: Any = {"url": server.url, "retries": 0, "breaker_failures": 0, "fallback": ["b"], **TABLE}
+        tables = {"a": {"wire": "responses", **first}, "b": {"wire": "responses", "url": other.url, **TABLE}}
+        async with (
+            several(tmp_path, upstreams=tables) as proxy,
+            AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="none", max_retries=0) as client,
+        ):
+            key, server.key = server.key, "another"
+            server.script, other.script = [YES], [RAN, YES]
+            ran = await client.responses.create(model="a/small", input="Hi", tools=[CODE_TOOL])
+            server.key = key  # from now on it answers again
+            asked: Any = ASKED | {"model": model, "tools": [CODE_TOOL], "previous_response_id": ran.id}
+            await client.responses.create(**asked)
+    given = (other if keeps else server).requests[-1].body["input"]
+    if keeps:
+        assert calls_in(given) == [RUN_ITEM]
+    else:
+        expect_function(given)
+
+
 SEARCH: Any = {"name": "file_search", "arguments": '{"queries":["who?"]}'}
 FOUND = "[a.txt]\nIt was me."
 
