@@ -5,6 +5,7 @@ this server runs it; the log again, if `MAX_UNREAD` bytes wait.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 import msgspec
@@ -13,7 +14,7 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.responses.background import BackgroundResponse
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.responses.stored_log import StoredLog, has_stream
-from codex_proxy.runs.event_log import Push
+from codex_proxy.runs.event_log import TAKEN_AT_ONCE, Push
 from codex_proxy.store.health import require_store, store_errors_as_faults
 from codex_proxy.store.leases import Watch
 from codex_proxy.store.store import Store
@@ -85,12 +86,16 @@ class Follower:
         """Whether the next frame is to be read from the store."""
         self._stored = StoredLog(self._store, owner, id, after)
         self._fetched: list[Frame] | None = None
+        self._is_read = False
+        """Whether nothing follows what was fetched."""
         self._watch: Watch | None = None
         self._deleted = False
 
     async def wait(self, push: Push | None = None) -> None:
         """Waits for new frames or the end; may be cancelled and called again. Raises `Fault`. Does not call `push`."""
-        if self._live is not None and not self._behind:
+        if self._fetched:
+            await asyncio.sleep(0)  # others are served first
+        elif self._live is not None and not self._behind:
             await self._live.wait()
         else:
             try:
@@ -102,14 +107,12 @@ class Follower:
     def take(self) -> bytes:
         """Returns new frames, and at last the stream's end."""
         self._delivered = self._after
-        if self._fetched is not None:
-            frames, self._fetched = self._fetched, None
-        else:
-            frames = self._from_live()
+        frames = self._from_live() if self._fetched is None else self._part_of_fetched()
         data = b"".join([frame for number, frame in frames if number > self._after])
         if frames:
             self._after = max(self._after, frames[-1][0])
-            self.finished = self.finished or is_last(frames[-1][1])
+            self._is_read = self._is_read or is_last(frames[-1][1])
+        self.finished = self._is_read and not self._fetched
         if self._deleted:
             self.finished = True
             return data
@@ -129,6 +132,19 @@ class Follower:
         """Stops reading; the response continues."""
         if self._live is not None:
             self._live.close()
+
+    def _part_of_fetched(self) -> list[Frame]:
+        """Returns the next `TAKEN_AT_ONCE` bytes of what was fetched, or one longer frame."""
+        assert self._fetched is not None
+        size = count = 0
+        for _, data in self._fetched:
+            size += len(data)
+            if count and size > TAKEN_AT_ONCE:
+                break
+            count += 1
+        part, rest = self._fetched[:count], self._fetched[count:]
+        self._fetched = rest or None
+        return part
 
     def _from_live(self) -> list[Frame]:
         assert self._live is not None
@@ -175,12 +191,12 @@ class Follower:
         rest = await self._read()  # the end may have been stored since
         if rest is not None:
             return rest
-        self.finished = True
+        self._is_read = True
         return [] if self._stored.ended else self._end_of(found, self._stored.next)
 
     def _end_of(self, found: StoredResponse | None, first: int) -> list[Frame]:
         """Returns the frames from the number `first` on that end a stream with the stored object."""
-        self.finished = True
+        self._is_read = True
         if found is None:
             return []
         frames = end_frames(self._service.profile, msgspec.json.decode(found.json), first)

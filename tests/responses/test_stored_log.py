@@ -13,8 +13,10 @@ from codex_proxy.core.events import Event, ItemStarted, Stop, TextDelta, TurnEnd
 from codex_proxy.core.items import Message
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.responses import stored_log
+from codex_proxy.responses.follow import Follower
 from codex_proxy.responses.saving import end_stored_response
 from codex_proxy.responses.stored_log import BEFORE_ALL, StoredLog, end_for_another
+from codex_proxy.runs.event_log import TAKEN_AT_ONCE
 from codex_proxy.store.values import StoredResponse
 from codex_proxy.surfaces.responses.kept_log import FIRST, LAST
 from codex_proxy.surfaces.responses.response_object import cancelled_response
@@ -60,3 +62,17 @@ async def test_what_a_server_wrote_while_another_one_cancelled_is_in_stream_and_
     assert found["status"] == "cancelled"
     assert found["output"][0]["content"][0]["text"] == "one two"
     assert stream[-1]["response"] == found
+
+
+async def test_a_resumed_stream_is_taken_in_parts_while_others_are_served(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path) as proxy:
+        sent = (await create(proxy, "[[fake:count n=2000 size=100]]", background=True, stream=True)).text
+        id = events_of(sent)[0]["response"]["id"]
+        follower, parts = Follower(proxy.app[RESPONSES], "local", id, -1), list[bytes]()
+        while not follower.finished:
+            await follower.wait()
+            parts.append(follower.take())
+        follower.close()
+    assert b"".join(parts).decode() == sent
+    end = len(b"event: done\ndata: [DONE]\n\n")
+    assert all(len(part) <= TAKEN_AT_ONCE + end or part.count(b"\nevent: ") <= 1 for part in parts)
