@@ -16,8 +16,8 @@ from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.http.endpoint import Endpoint, Parameter
 from codex_proxy.http.endpoints import ENDPOINTS
 from codex_proxy.http.openapi import STATUSES, TURN_HEADERS, document
+from codex_proxy.surfaces.answers.fault_table import TABLE
 from codex_proxy.surfaces.errors import row_of
-from codex_proxy.surfaces.fault_table import TABLE
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "api.md"
 MAX_CHOICES = 5

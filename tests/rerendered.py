@@ -12,7 +12,7 @@ from codex_proxy.app.system import RandomIds
 from codex_proxy.core.event_rows import decode_row, encode_row
 from codex_proxy.core.events import Event
 from codex_proxy.core.faults import Failure
-from codex_proxy.surfaces.base import json_bytes
+from codex_proxy.surfaces.answers.renderer import json_bytes
 from codex_proxy.surfaces.responses.kept_log import DerivedIds
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
 

@@ -72,6 +72,7 @@ STAND_ALONE = ("agents", "surfaces")
 SHARED_PACKAGES = frozenset(
     {
         "agents.codex",
+        *("surfaces.answers", "surfaces.requests"),
         *(
             "agents.configured",
             "agents.confinement",
@@ -212,7 +213,7 @@ REMEMBER = {
         "nothing of a client",
     ),
     "agents.dialects.json_lines": "fields of this program's types",
-    "surfaces.field_lists": "nothing of a client",
+    "surfaces.requests.fields": "nothing of a client",
     "surfaces.messages.render": "a renderer's own, for one answer",
     "http.middleware.rate_limit": "digests of keys, which no answer contains",
 }

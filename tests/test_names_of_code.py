@@ -82,7 +82,7 @@ ALLOWED: Final[dict[str, str]] = {
     "codex_proxy.commands.doctor:examine": "the fields of the settings",
     "codex_proxy.commands.doctor:report_value": "the fields of a class",
     "codex_proxy.core.tokens:__add__": "constants",
-    "codex_proxy.surfaces.request_options:options_as_given": "constants of the table of options",
+    "codex_proxy.surfaces.requests.options:options_as_given": "constants of the table of options",
     "codex_proxy.http.turns:<module>": "constants of the table of options",
     "codex_proxy.runs.idle_sessions:<module>": "constants of the table of options",
     "codex_proxy.parts.mcp.config:_replace_variables": "the fields of a class",
@@ -95,10 +95,10 @@ ALLOWED: Final[dict[str, str]] = {
     "codex_proxy.settings.load:_is_set": "constants",
     "codex_proxy.parts.machines.postgresql.team:exchange": "the fields of a class",
     "codex_proxy.store.values:__add__": "the fields of a class",
-    "codex_proxy.surfaces.base:__init_subclass__": "the constants HANDLERS",
-    "codex_proxy.surfaces.field_lists:add_unknown_of": "the fields of a class",
-    "codex_proxy.surfaces.items:_plain_form": "constants",
-    "codex_proxy.surfaces.request_options:non_null_fields": "constants",
+    "codex_proxy.surfaces.answers.renderer:__init_subclass__": "the constants HANDLERS",
+    "codex_proxy.surfaces.requests.fields:add_unknown_of": "the fields of a class",
+    "codex_proxy.surfaces.responses.items:_plain_form": "constants",
+    "codex_proxy.surfaces.requests.options:non_null_fields": "constants",
 }
 """The places, by module and function, and where their names come from."""
 

@@ -20,8 +20,8 @@ from codex_proxy.core.tool_names import ListedTool, ToolServerState
 from codex_proxy.core.turn import Turn
 from codex_proxy.parts import absent_part
 from codex_proxy.runs.server_calls import ToolRunner, approved_calls
-from codex_proxy.surfaces.named_models import models_in
-from codex_proxy.surfaces.request_options import FieldNames
+from codex_proxy.surfaces.requests.named_models import models_in
+from codex_proxy.surfaces.requests.options import FieldNames
 from codex_proxy.surfaces.responses.mcp_offers import combine_choices
 from codex_proxy.surfaces.responses.tools import HostedOffer, McpChoice, McpOffer, hosted_tool_fault
 from codex_proxy.workers.schema_checks import SchemaChecks, check_schemas

@@ -38,7 +38,7 @@ from codex_proxy.core.items import (
 from codex_proxy.core.media import NoImageError, data_url_of
 from codex_proxy.core.safety import ip_literal, is_public
 from codex_proxy.core.turn import Turn
-from codex_proxy.surfaces.attachments import IMAGE_LEFT_OUT
+from codex_proxy.surfaces.requests.files import IMAGE_LEFT_OUT
 
 SETTING: Final = "PROXY_IMAGE_FETCH"
 PARAM: Final = "messages"

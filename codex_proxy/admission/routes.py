@@ -16,9 +16,9 @@ from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.items import images_in, texts_in
 from codex_proxy.core.tokens import estimate_all
 from codex_proxy.core.turn import Turn
-from codex_proxy.surfaces.request_options import ParsedRequest
+from codex_proxy.surfaces.answers.usage import text_tokens
+from codex_proxy.surfaces.requests.options import ParsedRequest
 from codex_proxy.surfaces.responses.parse import ParsedResponse
-from codex_proxy.surfaces.usage import text_tokens
 
 ApiName: TypeAlias = Literal["chat", "messages", "responses", "ollama", "completions"]
 P = TypeVar("P", bound=ParsedRequest)

@@ -69,7 +69,7 @@ from codex_proxy.store.health import WriteCheck
 from codex_proxy.store.usage import RamUsage
 from codex_proxy.store.usage_recorder import UsageRecorder
 from codex_proxy.surfaces.models import ModelCatalog
-from codex_proxy.surfaces.request_options import RequestSettings
+from codex_proxy.surfaces.requests.options import RequestSettings
 from codex_proxy.workers.slots import FairQueue
 
 ALIASES_ADVICE = " The operator can add further names with PROXY_MODEL_ALIASES (`model_aliases`)."

@@ -21,8 +21,8 @@ from codex_proxy.core.shown_text import escape, escape_json
 from codex_proxy.core.tokens import DAY
 from codex_proxy.settings.fields import Settings
 from codex_proxy.store.usage import UsageQuery
+from codex_proxy.surfaces.answers.usage_report import usage_figures
 from codex_proxy.surfaces.models import DEFAULT_NAME
-from codex_proxy.surfaces.usage_report import usage_figures
 
 _COLUMNS = ("turns", "failed", "input", "cached", "output", "reasoning")
 _FIGURES = (

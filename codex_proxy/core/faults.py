@@ -1,5 +1,5 @@
-"""What has gone wrong, and what a person can do about it. `surfaces/fault_table.py` maps each kind to status, type and
-code.
+"""What has gone wrong, and what a person can do about it. `surfaces/answers/fault_table.py` maps each kind to status,
+type and code.
 """
 
 from __future__ import annotations

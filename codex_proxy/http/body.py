@@ -27,8 +27,8 @@ from codex_proxy.http.middleware.content_log import CONTENT_LOG
 from codex_proxy.http.middleware.request_context import CLIENT, OWNER, REPLY_HEADERS
 from codex_proxy.http.routing import ROUTED, RoutedRequest, body_of_unknown_model, route_body, target_fault
 from codex_proxy.runs.observers import note_model_asked
-from codex_proxy.surfaces.passed_bodies import json_body
-from codex_proxy.surfaces.request_options import ParseContext, ParsedRequest, RequestHints
+from codex_proxy.surfaces.requests.options import ParseContext, ParsedRequest, RequestHints
+from codex_proxy.surfaces.requests.passed import json_body
 from codex_proxy.surfaces.responses.context import ParsedContext
 from codex_proxy.workers.pdf_reader import PdfReader
 

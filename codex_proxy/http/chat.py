@@ -21,14 +21,14 @@ from codex_proxy.http.pass_through import send_on, upstream_for
 from codex_proxy.http.sse import time_comment
 from codex_proxy.http.turns import TurnAnswer, serve_turn, start_timings
 from codex_proxy.runs.observers import REQUEST_RECORDER
-from codex_proxy.surfaces.base import Renderer
+from codex_proxy.surfaces.answers.renderer import Renderer
+from codex_proxy.surfaces.answers.usage import text_tokens, tokens_in
+from codex_proxy.surfaces.chat.completions import FIELDS, CompletionRenderer, ParsedCompletion
+from codex_proxy.surfaces.chat.completions import parse as parse_completion
 from codex_proxy.surfaces.chat.forward import ForwardedAnswer, ForwardPolicy
 from codex_proxy.surfaces.chat.parse import ParsedChat, parse
 from codex_proxy.surfaces.chat.render import ChatProfile, ChatRenderer
-from codex_proxy.surfaces.completions import FIELDS, CompletionRenderer, ParsedCompletion
-from codex_proxy.surfaces.completions import parse as parse_completion
-from codex_proxy.surfaces.passed_bodies import json_body
-from codex_proxy.surfaces.usage import text_tokens, tokens_in
+from codex_proxy.surfaces.requests.passed import json_body
 
 
 class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):

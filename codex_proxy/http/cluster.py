@@ -10,7 +10,7 @@ from codex_proxy import __version__
 from codex_proxy.http.app_keys import CLOCK, RESPONSES
 from codex_proxy.http.replies import json_response
 from codex_proxy.store.health import require_store, store_errors_as_faults
-from codex_proxy.surfaces.answer_types import Count
+from codex_proxy.surfaces.answers.renderer import Count
 
 NODE_NAME: Final = web.AppKey("node_name", str)
 """This process's name among those that share the store."""

@@ -31,11 +31,11 @@ from codex_proxy.store.values import (
     StoredConversation,
     StoredItem,
 )
-from codex_proxy.surfaces import conversations as objects
-from codex_proxy.surfaces.base import json_bytes
-from codex_proxy.surfaces.conversations import parse_create, parse_items, parse_update
-from codex_proxy.surfaces.field_lists import FieldNotes, ignored_fields
-from codex_proxy.surfaces.items import ItemDict, with_ids
+from codex_proxy.surfaces.answers.renderer import json_bytes
+from codex_proxy.surfaces.requests.fields import FieldNotes, ignored_fields
+from codex_proxy.surfaces.responses import conversations as objects
+from codex_proxy.surfaces.responses.conversations import parse_create, parse_items, parse_update
+from codex_proxy.surfaces.responses.items import ItemDict, with_ids
 
 T = TypeVar("T")
 

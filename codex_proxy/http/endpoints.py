@@ -29,15 +29,23 @@ from codex_proxy.http.pass_through import pass_through
 from codex_proxy.http.sse import NDJSON, TEST_ENDPOINTS, OpenStreams, Released, open_streams, release_streams
 from codex_proxy.http.usage import retrieve_usage, retrieve_usage_limits
 from codex_proxy.http.websocket import open_responses_socket
-from codex_proxy.surfaces.answer_types import ItemList
-from codex_proxy.surfaces.chat.completion import ChatCompletion, ChatCompletionChunk
-from codex_proxy.surfaces.codex_models import CodexModelList
-from codex_proxy.surfaces.conversations import Conversation, ConversationDeleted, ConversationItem
+from codex_proxy.surfaces.answers.codex_models import CodexModelList
+from codex_proxy.surfaces.answers.renderer import ItemList
+from codex_proxy.surfaces.answers.usage_report import (
+    END_OF_9999,
+    GROUPS,
+    WIDTHS,
+    UsageLimits,
+    UsageLimitsList,
+    UsagePage,
+)
+from codex_proxy.surfaces.chat.choice import ChatCompletion, ChatCompletionChunk
 from codex_proxy.surfaces.messages.content import Message, MessageEvent, MessageTokens
 from codex_proxy.surfaces.messages.models import MAX_PAGE, AnthropicModel, AnthropicModelList
 from codex_proxy.surfaces.models import Model, ModelList
 from codex_proxy.surfaces.ollama.answer import OllamaAnswer, OllamaModel, OllamaModels, OllamaVersion
-from codex_proxy.surfaces.responses.response_types import (
+from codex_proxy.surfaces.responses.conversations import Conversation, ConversationDeleted, ConversationItem
+from codex_proxy.surfaces.responses.response_object import (
     Compaction,
     InputTokens,
     Response,
@@ -46,14 +54,6 @@ from codex_proxy.surfaces.responses.response_types import (
     StoredItem,
 )
 from codex_proxy.surfaces.responses.wire import Include
-from codex_proxy.surfaces.usage_report import (
-    END_OF_9999,
-    GROUPS,
-    WIDTHS,
-    UsageLimits,
-    UsageLimitsList,
-    UsagePage,
-)
 
 
 def _query(name: str, schema: Schema, description: str) -> Parameter:

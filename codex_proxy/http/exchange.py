@@ -33,10 +33,10 @@ from codex_proxy.responses.follow import Follower
 from codex_proxy.responses.foreground import ResponseReader
 from codex_proxy.runs.event_log import EVENTS_AT_ONCE, Cursor, Push
 from codex_proxy.runs.run import Run
-from codex_proxy.surfaces.base import Renderer
+from codex_proxy.surfaces.answers.renderer import Renderer
+from codex_proxy.surfaces.answers.samples import Samples
 from codex_proxy.surfaces.chat.render import StreamMetrics
 from codex_proxy.surfaces.ollama.render import TurnTimes
-from codex_proxy.surfaces.samples import Samples
 
 ENDS = frozenset({ItemEnded, TurnEnded})
 """Events whose frames may repeat a whole text."""

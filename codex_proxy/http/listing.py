@@ -12,9 +12,9 @@ from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.store.health import store_errors_as_faults
 from codex_proxy.store.values import NotStored, Page, PageRequest, StoredItem
-from codex_proxy.surfaces.answer_types import ItemList
-from codex_proxy.surfaces.body import integer_in, invalid_value, unsupported_value
-from codex_proxy.surfaces.items import ItemDict
+from codex_proxy.surfaces.answers.renderer import ItemList
+from codex_proxy.surfaces.requests.body import integer_in, invalid_value, unsupported_value
+from codex_proxy.surfaces.responses.items import ItemDict
 from codex_proxy.surfaces.responses.wire import Include
 
 MAX_PAGE_ITEMS: Final = 100

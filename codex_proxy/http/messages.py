@@ -20,13 +20,13 @@ from codex_proxy.http.middleware.request_context import CLIENT, NOTES
 from codex_proxy.http.replies import json_response
 from codex_proxy.http.routing import body_of_unknown_model
 from codex_proxy.http.turns import TurnAnswer, serve_turn, start_timings, start_turn
-from codex_proxy.surfaces.field_lists import FieldNotes, ignored_fields
 from codex_proxy.surfaces.messages.content import PING
 from codex_proxy.surfaces.messages.count import count_tokens, prompt_tokens
 from codex_proxy.surfaces.messages.errors import prompt_too_long
 from codex_proxy.surfaces.messages.parse import ParsedMessages, parse
 from codex_proxy.surfaces.messages.render import MessagesRenderer
 from codex_proxy.surfaces.models import ModelCatalog, window_of
+from codex_proxy.surfaces.requests.fields import FieldNotes, ignored_fields
 
 _SESSION_HEADER: Final = "x-claude-code-session-id"
 _SESSION: Final = re.compile(r"[0-9a-fA-F-]{1,64}")

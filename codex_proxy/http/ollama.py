@@ -24,8 +24,7 @@ from codex_proxy.http.replies import json_response
 from codex_proxy.http.server_info import ENVIRONMENT, STARTED
 from codex_proxy.http.sse import NDJSON
 from codex_proxy.http.turns import TurnAnswer, serve_turn, start_timings
-from codex_proxy.surfaces.body import missing_parameter, parse_as
-from codex_proxy.surfaces.field_lists import ignored_fields
+from codex_proxy.surfaces.answers.usage import tokens_in
 from codex_proxy.surfaces.models import listed_names, model_of, resolve
 from codex_proxy.surfaces.ollama.answer import (
     VERSION,
@@ -54,7 +53,8 @@ from codex_proxy.surfaces.ollama.parse import (
 )
 from codex_proxy.surfaces.ollama.render import Form, OllamaRenderer, fill_in_body, preload_body
 from codex_proxy.surfaces.ollama.wire import OllamaShowRequest
-from codex_proxy.surfaces.usage import tokens_in
+from codex_proxy.surfaces.requests.body import missing_parameter, parse_as
+from codex_proxy.surfaces.requests.fields import ignored_fields
 
 
 async def chat(request: web.Request) -> web.StreamResponse:

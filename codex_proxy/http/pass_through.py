@@ -25,9 +25,8 @@ from codex_proxy.http.middleware.access import FORM, origin_of
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER, REPLY_HEADERS
 from codex_proxy.parts import absent_part
-from codex_proxy.surfaces.forms import FormReader
 from codex_proxy.surfaces.models import DEFAULT_NAME, resolve
-from codex_proxy.surfaces.passed_bodies import PassedBody, form_body, json_body, passed_form
+from codex_proxy.surfaces.requests.passed import FormReader, PassedBody, form_body, json_body, passed_form
 
 MAX_FORM_HEAD: Final = 1 << 20
 """Maximum bytes of a form in memory. A larger one is sent on while it comes if its beginning has the model; else it is

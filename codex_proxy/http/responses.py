@@ -56,16 +56,16 @@ from codex_proxy.responses.service import ResponsesService
 from codex_proxy.store.health import store_errors_as_faults
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import StoredResponse
-from codex_proxy.surfaces.body import invalid_value
-from codex_proxy.surfaces.items import web_images
+from codex_proxy.surfaces.answers.usage import tokens_in
 from codex_proxy.surfaces.models import billed_model
+from codex_proxy.surfaces.requests.body import invalid_value
 from codex_proxy.surfaces.responses import compaction, response_object
 from codex_proxy.surfaces.responses import context as contexts
 from codex_proxy.surfaces.responses.context import ParsedContext
+from codex_proxy.surfaces.responses.items import web_images
 from codex_proxy.surfaces.responses.parse import FIELDS, ParsedResponse, parse
 from codex_proxy.surfaces.responses.profile import leaves_out_orphans
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
-from codex_proxy.surfaces.usage import tokens_in
 
 
 async def create_response(request: web.Request) -> web.StreamResponse:

@@ -13,8 +13,8 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.http.endpoint import ENDPOINT, Chapter, Handler
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, PREPARED, REPLY_HEADERS
 from codex_proxy.surfaces.models import DEFAULT_NAME
-from codex_proxy.surfaces.passed_bodies import json_body
-from codex_proxy.surfaces.request_options import ParsedRequest
+from codex_proxy.surfaces.requests.options import ParsedRequest
+from codex_proxy.surfaces.requests.passed import json_body
 
 T = TypeVar("T")
 

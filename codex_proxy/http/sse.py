@@ -27,7 +27,7 @@ from codex_proxy.http.middleware.access import RIGHT, is_local
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
 from codex_proxy.http.middleware.request_context import OWNER, REPLY_HEADERS
 from codex_proxy.http.replies import json_response
-from codex_proxy.surfaces.answer_types import Count, Yes
+from codex_proxy.surfaces.answers.renderer import Count, Yes
 from codex_proxy.workers.slots import FairQueue
 
 SSE = "text/event-stream; charset=utf-8"

@@ -40,10 +40,10 @@ from codex_proxy.http.sse import SSE, EventStream, stream_slot
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.scheduler import RunScheduler
 from codex_proxy.runs.server_calls import ToolRunner
-from codex_proxy.surfaces.base import Renderer
+from codex_proxy.surfaces.answers.renderer import Renderer
+from codex_proxy.surfaces.answers.usage import TurnTokens
 from codex_proxy.surfaces.models import billed_model
-from codex_proxy.surfaces.request_options import ParsedRequest
-from codex_proxy.surfaces.usage import TurnTokens
+from codex_proxy.surfaces.requests.options import ParsedRequest
 
 
 class TurnAnswer(msgspec.Struct, frozen=True, kw_only=True):

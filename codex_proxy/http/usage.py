@@ -13,7 +13,7 @@ from codex_proxy.http.middleware.request_context import CLIENT, OWNER
 from codex_proxy.http.replies import json_response
 from codex_proxy.store.health import store_errors_as_faults
 from codex_proxy.store.usage import UsageQuery
-from codex_proxy.surfaces.usage_report import (
+from codex_proxy.surfaces.answers.usage_report import (
     UsageLimits,
     UsageLimitsList,
     limits_object,

@@ -31,9 +31,9 @@ from codex_proxy.http.turns import IGNORED_HEADER, agent_headers
 from codex_proxy.responses.context import Context, ContextItem, context_item, read_context
 from codex_proxy.responses.foreground import ResponseReader, start_foreground
 from codex_proxy.responses.prepare import PreparedResponse, prepare, prepare_in_context
-from codex_proxy.surfaces.base import json_bytes
-from codex_proxy.surfaces.body import decode_object
-from codex_proxy.surfaces.request_options import ParseContext
+from codex_proxy.surfaces.answers.renderer import json_bytes
+from codex_proxy.surfaces.requests.body import decode_object
+from codex_proxy.surfaces.requests.options import ParseContext
 from codex_proxy.surfaces.responses.events import payload_of, socket_error
 from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
 from codex_proxy.surfaces.responses.profile import is_last

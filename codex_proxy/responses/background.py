@@ -54,8 +54,8 @@ from codex_proxy.store.values import (
     StoreUnavailable,
     UnsureWrite,
 )
-from codex_proxy.surfaces.base import json_bytes
-from codex_proxy.surfaces.request_options import RequestHints
+from codex_proxy.surfaces.answers.renderer import json_bytes
+from codex_proxy.surfaces.requests.options import RequestHints
 from codex_proxy.surfaces.responses.kept_log import LogWriter
 from codex_proxy.surfaces.responses.parse import ParsedResponse
 from codex_proxy.surfaces.responses.render import ResponsesRenderer

@@ -20,10 +20,9 @@ from codex_proxy.runs.model_items import ModelItem, as_history, with_whole_calls
 from codex_proxy.store.health import require_store, store_errors_as_faults
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import ContextTooLarge, NotFinished, NotStored, StoredItem
-from codex_proxy.surfaces import conversations as conversation_objects
-from codex_proxy.surfaces.base import json_bytes
-from codex_proxy.surfaces.field_lists import MAX_NAMED
-from codex_proxy.surfaces.items import CLIENT_CALLS, ItemDict, references_of, resolve_references, with_ids
+from codex_proxy.surfaces.answers.renderer import json_bytes
+from codex_proxy.surfaces.requests.fields import MAX_NAMED
+from codex_proxy.surfaces.responses import conversations as conversation_objects
 from codex_proxy.surfaces.responses.client_tools import tools_in
 from codex_proxy.surfaces.responses.compaction import compaction_turn
 from codex_proxy.surfaces.responses.context import InputEstimate, ParsedContext
@@ -33,7 +32,14 @@ from codex_proxy.surfaces.responses.history import (
     orphaned_outputs,
     outlasts_compaction,
 )
-from codex_proxy.surfaces.responses.hosted_items import without_container
+from codex_proxy.surfaces.responses.items import (
+    CLIENT_CALLS,
+    ItemDict,
+    references_of,
+    resolve_references,
+    with_ids,
+)
+from codex_proxy.surfaces.responses.output import without_container
 from codex_proxy.surfaces.responses.parse import ParsedResponse, turn_of, with_earlier_updates
 from codex_proxy.surfaces.responses.response_object import (
     previous_not_found,

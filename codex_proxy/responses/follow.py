@@ -19,7 +19,7 @@ from codex_proxy.store.health import require_store, store_errors_as_faults
 from codex_proxy.store.leases import Watch
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import UNFINISHED, Frame, NotStored, StoredResponse
-from codex_proxy.surfaces.body import invalid_value, number_in
+from codex_proxy.surfaces.requests.body import invalid_value, number_in
 from codex_proxy.surfaces.responses.kept_log import NotRenderableError
 from codex_proxy.surfaces.responses.profile import end_frames, end_of_stream, is_last, new_events
 from codex_proxy.surfaces.responses.response_object import not_found, not_resumable

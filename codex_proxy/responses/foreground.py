@@ -18,7 +18,7 @@ from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.event_log import Cursor, Push
 from codex_proxy.runs.run import Run
 from codex_proxy.store.values import Frame, StoredItem, StoreError
-from codex_proxy.surfaces.base import json_bytes
+from codex_proxy.surfaces.answers.renderer import json_bytes
 from codex_proxy.surfaces.responses.profile import end_frames, end_of_stream, is_last
 
 TAKE_BACK_SECONDS = 1.0

@@ -26,13 +26,13 @@ from codex_proxy.runs.run import Run
 from codex_proxy.store.health import store_errors_as_faults
 from codex_proxy.store.leases import ConversationLease
 from codex_proxy.store.store import Store
-from codex_proxy.surfaces.base import schema_json
+from codex_proxy.surfaces.answers.renderer import schema_json
+from codex_proxy.surfaces.answers.usage import tokens_in
 from codex_proxy.surfaces.responses.kept_log import RENDERER, Rendering
 from codex_proxy.surfaces.responses.mcp_offers import newest_lists
 from codex_proxy.surfaces.responses.parse import ENCRYPTED_REASONING, ParsedResponse
 from codex_proxy.surfaces.responses.profile import leaves_out_orphans
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
-from codex_proxy.surfaces.usage import tokens_in
 
 CONVERSATION_BUSY = Failure(
     FaultKind.CONCURRENCY_EXCEEDED,

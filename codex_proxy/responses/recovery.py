@@ -33,7 +33,7 @@ from codex_proxy.store.values import (
     StoreError,
     StoreUnavailable,
 )
-from codex_proxy.surfaces.request_options import ParseContext, RequestHints
+from codex_proxy.surfaces.requests.options import ParseContext, RequestHints
 from codex_proxy.surfaces.responses.parse import parse
 from codex_proxy.surfaces.responses.response_object import failed_response
 

@@ -25,10 +25,10 @@ from codex_proxy.runs.run import Run
 from codex_proxy.store.health import failure_of
 from codex_proxy.store.leases import FIRST_EPOCH
 from codex_proxy.store.values import Frame, StoreError, UnsureWrite
-from codex_proxy.surfaces.base import json_bytes
+from codex_proxy.surfaces.answers.renderer import json_bytes
+from codex_proxy.surfaces.answers.usage import TurnTokens
 from codex_proxy.surfaces.models import billed_model
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
-from codex_proxy.surfaces.usage import TurnTokens
 
 log = structlog.get_logger(__name__)
 

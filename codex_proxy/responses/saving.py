@@ -16,11 +16,10 @@ from codex_proxy.runs.model_items import ItemHead, ModelItem, model_items
 from codex_proxy.runs.run import Run
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import UNFINISHED, Frame, StoredItem, StoredResponse, StoreUnavailable
-from codex_proxy.surfaces.base import json_bytes
-from codex_proxy.surfaces.items import ItemDict
-from codex_proxy.surfaces.responses.hosted_items import HOSTED_TYPES
+from codex_proxy.surfaces.answers.renderer import json_bytes
+from codex_proxy.surfaces.responses.items import ItemDict
 from codex_proxy.surfaces.responses.mcp_items import call_id_of
-from codex_proxy.surfaces.responses.output import WHOLE_CALLS
+from codex_proxy.surfaces.responses.output import HOSTED_TYPES, WHOLE_CALLS
 from codex_proxy.surfaces.responses.parse import ParsedResponse
 
 _Key: TypeAlias = tuple[str, str | None]

@@ -11,7 +11,7 @@ from codex_proxy.responses.saving import end_stored_response
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import Frame, NotStored
-from codex_proxy.surfaces.base import json_bytes
+from codex_proxy.surfaces.answers.renderer import json_bytes
 from codex_proxy.surfaces.responses.kept_log import FIRST, LAST, LogReplay, LogWriter, NotRenderableError
 from codex_proxy.surfaces.responses.profile import is_last
 from codex_proxy.surfaces.responses.render import ResponsesRenderer

@@ -8,9 +8,8 @@ import math
 from typing import Annotated, Final, Literal, TypeAlias, TypedDict
 
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.surfaces.answer_types import JsonText, one_of
-from codex_proxy.surfaces.base import json_bytes, raw_text
-from codex_proxy.surfaces.fault_table import TABLE, FaultRow
+from codex_proxy.surfaces.answers.fault_table import TABLE, FaultRow
+from codex_proxy.surfaces.answers.renderer import JsonText, json_bytes, one_of, raw_text
 from codex_proxy.surfaces.messages import errors as messages
 from codex_proxy.surfaces.ollama import answer as ollama
 

@@ -18,7 +18,7 @@ from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import MODEL_SEPARATOR, Mode, Turn
-from codex_proxy.surfaces.answer_types import Count
+from codex_proxy.surfaces.answers.renderer import Count
 
 DEFAULT_NAME: Final = "codex-5"
 """The default model, also of requests without a model."""

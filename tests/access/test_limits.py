@@ -15,7 +15,7 @@ from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.http.middleware.access import MAX_HEADER_BYTES, MAX_HEADERS, MAX_LINE
 from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS
 from codex_proxy.http.websocket import MAX_WAITING
-from codex_proxy.surfaces.body import MAX_BRACKETS, MAX_DEPTH, MAX_ITEMS, MAX_VALUES, decode_object
+from codex_proxy.surfaces.requests.body import MAX_BRACKETS, MAX_DEPTH, MAX_ITEMS, MAX_VALUES, decode_object
 from tests.http.serving import Answer, Proxy, fake_proxy, until, user
 from tests.waiting import PATIENCE
 from tests.weather_tool import CHAT_WEATHER

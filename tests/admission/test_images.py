@@ -27,7 +27,7 @@ from codex_proxy.core.items import (
 )
 from codex_proxy.core.safety import is_public
 from codex_proxy.core.turn import Turn
-from codex_proxy.surfaces.attachments import IMAGE_LEFT_OUT
+from codex_proxy.surfaces.requests.files import IMAGE_LEFT_OUT
 from tests.pictures import PICTURES, PNG
 from tests.waiting import PATIENCE
 

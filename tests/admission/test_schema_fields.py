@@ -10,7 +10,7 @@ from codex_proxy.core.items import Tool
 from codex_proxy.core.turn import ForwardedRequest, Turn
 from codex_proxy.surfaces.chat import parse as chat
 from codex_proxy.surfaces.messages import parse as messages
-from codex_proxy.surfaces.request_options import FieldNames
+from codex_proxy.surfaces.requests.options import FieldNames
 from codex_proxy.surfaces.responses import parse as responses
 
 SCHEMA = msgspec.Raw(b'{"type":"object"}')

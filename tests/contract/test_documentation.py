@@ -10,11 +10,11 @@ from pydantic import BaseModel
 
 from codex_proxy.core.options import NAMES, OPTIONS, SAMPLING, Api
 from codex_proxy.http.openapi import body_schemas
+from codex_proxy.surfaces.chat.completions import CompletionRequest
 from codex_proxy.surfaces.chat.wire import ChatRequest
-from codex_proxy.surfaces.completions import CompletionRequest
-from codex_proxy.surfaces.field_lists import Ignored, Refused
 from codex_proxy.surfaces.messages.wire import MessagesRequest
 from codex_proxy.surfaces.ollama.wire import OllamaChatRequest, OllamaGenerateRequest, Options
+from codex_proxy.surfaces.requests.fields import Ignored, Refused
 from codex_proxy.surfaces.responses.wire import ResponseRequest
 
 ROOT = Path(__file__).parents[2]

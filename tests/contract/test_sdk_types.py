@@ -26,8 +26,7 @@ from typing_extensions import TypedDict
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.parts.upstream.openai_responses.answer import HOSTED_EVENTS
 from codex_proxy.surfaces.responses import mcp_items
-from codex_proxy.surfaces.responses.hosted_items import HOSTED_TYPES
-from codex_proxy.surfaces.responses.output import KINDS
+from codex_proxy.surfaces.responses.output import HOSTED_TYPES, KINDS
 from tests.pictures import PIXEL
 from tests.sdk_types import kinds, smallest
 from tests.surfaces.chat import asking as chat

@@ -6,8 +6,8 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response
 
 from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.surfaces.answers.fault_table import FaultRow
 from codex_proxy.surfaces.errors import row_of
-from codex_proxy.surfaces.fault_table import FaultRow
 from tests.faults.scene import Mode
 from tests.http.serving import Answer
 from tests.http_responses.asking import events_of

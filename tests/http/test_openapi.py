@@ -20,10 +20,10 @@ from codex_proxy import __version__
 from codex_proxy.core.faults import Fault
 from codex_proxy.http.endpoint import served_endpoints
 from codex_proxy.http.endpoints import ENDPOINTS
-from codex_proxy.surfaces.body import parse_as
 from codex_proxy.surfaces.chat import parse as chat
 from codex_proxy.surfaces.chat.wire import ChatRequest
-from codex_proxy.surfaces.request_options import ParseContext, RequestHints, RequestSettings
+from codex_proxy.surfaces.requests.body import parse_as
+from codex_proxy.surfaces.requests.options import ParseContext, RequestHints, RequestSettings
 from codex_proxy.surfaces.responses import parse as responses
 from codex_proxy.surfaces.responses.wire import ResponseRequest
 from scripts.gen_api import whole_document

@@ -21,7 +21,7 @@ from codex_proxy.core.options import OPTIONS, Api, Option
 from codex_proxy.core.turn import Turn
 from codex_proxy.http import turns
 from codex_proxy.http.openapi import REQUESTS, body_schemas, property_at
-from codex_proxy.surfaces import request_options
+from codex_proxy.surfaces.requests import options
 from tests.examples.test_oneshot_agent import EXAMPLE, PLUGIN
 from tests.http.claude import claude_proxy
 from tests.http.serving import Answer, Proxy, fake_proxy
@@ -29,7 +29,7 @@ from tests.parts.upstream.serving import Upstream, proxy_before, upstream
 from tests.parts.upstream.test_responses_upstream import message, response_with
 from tests.waiting import PATIENCE
 
-CODE: Final = Path(request_options.__file__).parents[1]
+CODE: Final = Path(options.__file__).parents[2]
 OWN_WORK: Final = tuple(str(CODE / name) for name in ("admission", "core", "responses", "runs", "tools"))
 AGENTS: Final = (str(CODE / "agents"), str(EXAMPLE))
 NO_EFFECT: Final = "idle_sessions.py"
@@ -217,7 +217,7 @@ FAMILIES: Final = (
 @pytest.fixture(autouse=True)
 def watched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLE))
-    monkeypatch.setattr(request_options, "Turn", WatchedTurn)
+    monkeypatch.setattr(options, "Turn", WatchedTurn)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

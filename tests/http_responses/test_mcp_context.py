@@ -15,7 +15,7 @@ from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, His
 from codex_proxy.responses.context import Context, ContextItem, context_item, turn_in_context
 from codex_proxy.responses.saving import stored_output
 from codex_proxy.runs.model_items import ModelItem
-from codex_proxy.surfaces.items import with_ids
+from codex_proxy.surfaces.responses.items import with_ids
 from tests.surfaces.responses.asking import ask
 
 MODEL = "codex-5@openai"

@@ -19,7 +19,7 @@ from codex_proxy.responses.prepare import PreparedResponse, prepare
 from codex_proxy.responses.running import Delivery
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.event_log import HIGH_WATER
-from codex_proxy.surfaces.request_options import ParseContext, RequestHints
+from codex_proxy.surfaces.requests.options import ParseContext, RequestHints
 from codex_proxy.surfaces.responses.parse import parse
 from tests.http.serving import Proxy, fake_proxy, until
 from tests.http_responses.asking import blocks_of, check_events, create, events_of, prompt_for

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from codex_proxy.core.account import AgentModel
-from codex_proxy.surfaces.codex_models import codex_list_body
+from codex_proxy.surfaces.answers.codex_models import codex_list_body
 from codex_proxy.surfaces.models import ModelCatalog, listed_names
 from tests.growth import assert_linear
 from tests.surfaces.catalogs import catalog_of

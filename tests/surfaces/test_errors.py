@@ -8,6 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.surfaces.answers.fault_table import TABLE
 from codex_proxy.surfaces.errors import (
     OpenAISurface,
     error_body,
@@ -17,7 +18,6 @@ from codex_proxy.surfaces.errors import (
     row_of,
     status_of,
 )
-from codex_proxy.surfaces.fault_table import TABLE
 
 SURFACES: tuple[OpenAISurface, ...] = get_args(OpenAISurface)
 

@@ -28,8 +28,8 @@ from typing_extensions import get_type_hints, is_typeddict
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.http.openapi import ALWAYS_REFUSED
 from codex_proxy.surfaces.chat.wire import ChatRequest
-from codex_proxy.surfaces.field_lists import Ignored, Refused
 from codex_proxy.surfaces.messages.wire import BLOCK_FIELDS, TOOL_FIELDS, MessagesRequest
+from codex_proxy.surfaces.requests.fields import Ignored, Refused
 from codex_proxy.surfaces.responses.wire import CompactRequest, ContextFields, ResponseRequest
 from tests.surfaces.chat.asking import ask as ask_chat
 from tests.surfaces.messages.asking import ask as ask_messages

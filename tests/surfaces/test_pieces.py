@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codex_proxy.core.events import Event, TextDelta
-from codex_proxy.surfaces.base import TextRun, json_lines, json_text, merge_text_deltas
+from codex_proxy.surfaces.answers.renderer import TextRun, json_lines, json_text, merge_text_deltas
 from tests.core.strategies import EVENT_LISTS
 
 ANY_TEXT = st.text(st.characters(codec=None) | st.sampled_from('\n\r\u2028"\\\ud83d\ude00'))

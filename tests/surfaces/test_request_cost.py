@@ -15,12 +15,12 @@ import pytest
 
 from codex_proxy.admission.clients import Client, Workspace
 from codex_proxy.core.faults import Fault
-from codex_proxy.surfaces.base import json_bytes
+from codex_proxy.surfaces.answers.renderer import json_bytes
 from codex_proxy.surfaces.chat.parse import parse as parse_chat
 from codex_proxy.surfaces.messages.count import count_tokens
-from codex_proxy.surfaces.named_models import models_in
-from codex_proxy.surfaces.passed_bodies import form_body
-from codex_proxy.surfaces.request_options import ParseContext, RequestSettings
+from codex_proxy.surfaces.requests.named_models import models_in
+from codex_proxy.surfaces.requests.options import ParseContext, RequestSettings
+from codex_proxy.surfaces.requests.passed import form_body
 from codex_proxy.surfaces.responses.history import history_of
 from codex_proxy.surfaces.responses.parse import turn_of
 from tests.growth import assert_linear

@@ -17,7 +17,7 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import Message, ToolCall
-from codex_proxy.surfaces.samples import Samples
+from codex_proxy.surfaces.answers.samples import Samples
 
 CRASH = Failure(kind=FaultKind.AGENT_CRASHED, message="It crashed.")
 

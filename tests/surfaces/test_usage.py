@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from codex_proxy.core.tokens import estimate_tokens
-from codex_proxy.surfaces.usage import json_tokens
+from codex_proxy.surfaces.answers.usage import json_tokens
 
 UNITS = ("Some words. ", '{\n\t"a": 1},\r\n', "\\\\", "h\u00e9 \u65e5\u672c\u8a9e ", "\U0001f600 ok ")
 """Texts with every kind of character and escape."""

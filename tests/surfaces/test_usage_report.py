@@ -8,7 +8,7 @@ import pytest
 
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.tokens import DAY, HOUR, Figures, UsageSum
-from codex_proxy.surfaces.usage_report import UsagePage, UsageReport, page_of, report_of
+from codex_proxy.surfaces.answers.usage_report import UsagePage, UsageReport, page_of, report_of
 
 MIDNIGHT = 19_675 * DAY
 NOW = MIDNIGHT + 10 * HOUR + 17.5

@@ -24,7 +24,7 @@ from codex_proxy.core.items import Activity, ImagePart, McpOrigin, McpTools, Par
 from codex_proxy.core.json_values import encode_json
 from codex_proxy.parts.cassettes.content import CONTENT_FIELDS
 from codex_proxy.parts.cassettes.settings import RELEVANT_SETTINGS
-from codex_proxy.surfaces.responses.hosted_items import HOSTED_TYPES
+from codex_proxy.surfaces.responses.output import HOSTED_TYPES
 
 REQUEST_LINE: Final = re.compile(r"(?:POST|GET) /[!-~]{0,2000}")
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,200}")

@@ -26,7 +26,7 @@ from codex_proxy.parts.cassettes.format import Answer, Cassette
 from codex_proxy.parts.cassettes.line_types import Line
 from codex_proxy.parts.cassettes.old_format import as_events
 from codex_proxy.parts.cassettes.whole_calls import WholeCalls
-from codex_proxy.surfaces.fault_table import TABLE
+from codex_proxy.surfaces.answers.fault_table import TABLE
 
 BATCH: Final = 256
 """Maximum lines that are played at once."""

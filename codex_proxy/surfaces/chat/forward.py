@@ -16,13 +16,13 @@ from codex_proxy.core.faults import Failure, bad_request
 from codex_proxy.core.options import NAMES, OPTIONS, SAMPLING
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import ForwardedRequest
-from codex_proxy.surfaces.base import Renderer, RenderOptions
+from codex_proxy.surfaces.answers.renderer import Renderer, RenderOptions
 from codex_proxy.surfaces.chat import wire
-from codex_proxy.surfaces.chat.answer import requested_logprobs
 from codex_proxy.surfaces.chat.messages import has_instructions
+from codex_proxy.surfaces.chat.options import requested_logprobs
 from codex_proxy.surfaces.errors import error_frames
-from codex_proxy.surfaces.field_lists import FIELD_NAME, MAX_NAMED
-from codex_proxy.surfaces.named_models import folded
+from codex_proxy.surfaces.requests.fields import FIELD_NAME, MAX_NAMED
+from codex_proxy.surfaces.requests.named_models import folded
 
 Fields: TypeAlias = Mapping[str, msgspec.Raw]
 """A JSON object's members, as the client wrote them."""

@@ -13,11 +13,11 @@ import msgspec
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, HistoryOutput, Part, TextPart
 from codex_proxy.core.media import PdfTexts
-from codex_proxy.surfaces.attachments import file_text, image_part
-from codex_proxy.surfaces.body import unsupported_value
 from codex_proxy.surfaces.chat import wire
-from codex_proxy.surfaces.tools import HistoryWithCalls
-from codex_proxy.surfaces.unions import known_kinds
+from codex_proxy.surfaces.requests.body import unsupported_value
+from codex_proxy.surfaces.requests.fields import known_kinds
+from codex_proxy.surfaces.requests.files import file_text, image_part
+from codex_proxy.surfaces.requests.tools import HistoryWithCalls
 
 _ATTACHMENTS: Final = (wire.AudioPart, wire.FilePart, wire.OtherPart)
 

@@ -13,15 +13,6 @@ import msgspec
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.options import SAMPLING
 from codex_proxy.core.turn import Turn
-from codex_proxy.surfaces.body import check_length, parse_as
-from codex_proxy.surfaces.chat.answer import (
-    check_choices,
-    format_of,
-    ignored_parameters,
-    refuse_contradictions,
-    refuse_unsupported,
-    requested_logprobs,
-)
 from codex_proxy.surfaces.chat.forward import (
     Fields,
     ForwardPolicy,
@@ -34,11 +25,20 @@ from codex_proxy.surfaces.chat.forward import (
     unknown_fields,
 )
 from codex_proxy.surfaces.chat.messages import has_calls, has_instructions, history_of, web_images
-from codex_proxy.surfaces.chat.tools import offered_tools
+from codex_proxy.surfaces.chat.options import (
+    check_choices,
+    format_of,
+    ignored_parameters,
+    offered_tools,
+    refuse_contradictions,
+    refuse_unsupported,
+    requested_logprobs,
+)
 from codex_proxy.surfaces.chat.wire import ChatRequest
-from codex_proxy.surfaces.field_lists import ignored_fields, ignored_inner_fields, refuse_noted
 from codex_proxy.surfaces.models import DEFAULT_NAME, ResolvedModel, resolve, service_tier
-from codex_proxy.surfaces.request_options import (
+from codex_proxy.surfaces.requests.body import check_length, parse_as
+from codex_proxy.surfaces.requests.fields import ignored_fields, ignored_inner_fields, refuse_noted
+from codex_proxy.surfaces.requests.options import (
     FieldNames,
     Format,
     ParseContext,

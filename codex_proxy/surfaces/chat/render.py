@@ -21,7 +21,7 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import Item, Message, Reasoning, ToolCall
-from codex_proxy.surfaces.base import (
+from codex_proxy.surfaces.answers.renderer import (
     RenderOptions,
     StreamRenderer,
     TextRun,
@@ -29,8 +29,7 @@ from codex_proxy.surfaces.base import (
     json_bytes,
     raw_text,
 )
-from codex_proxy.surfaces.chat.choice import Choice
-from codex_proxy.surfaces.chat.completion import ChatUsage
+from codex_proxy.surfaces.chat.choice import ChatUsage, Choice
 from codex_proxy.surfaces.errors import DONE, error_frames
 
 

@@ -1,5 +1,5 @@
-"""The pydantic models of a chat request; `field_lists` marks what is ignored or refused, `parse.py` checks what depends
-on settings or several fields. Sources: docs/contract.md#parameters-of-chat-completions,
+"""The pydantic models of a chat request; `requests/fields.py` says what is ignored or refused, `parse.py` checks what
+depends on settings or several fields. Sources: docs/contract.md#parameters-of-chat-completions,
 docs/contract.md#messages-and-parts, OpenAI's own types for the ranges.
 """
 
@@ -9,20 +9,21 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field
 
-from codex_proxy.surfaces.body import Parameters, RequestModel, StopSequence
-from codex_proxy.surfaces.field_lists import Ignored, Refused
 from codex_proxy.surfaces.models import Effort
-from codex_proxy.surfaces.unions import ByKind
-from codex_proxy.surfaces.wire_types import (
+from codex_proxy.surfaces.requests.body import (
     CallId,
     HistoryName,
     Name,
     OpenAIRequest,
+    Parameters,
     Positive,
+    RequestModel,
+    StopSequence,
     Summary,
     TextFormat,
     Verbosity,
 )
+from codex_proxy.surfaces.requests.fields import ByKind, Ignored, Refused
 
 # --- what a message is made of ------------------------------------------------------------------
 

@@ -8,8 +8,17 @@ from typing import Annotated, Any, Final, Literal, NotRequired, Required, TypedD
 
 import msgspec
 
-from codex_proxy.surfaces.answer_types import Count, JsonText, Object, one_of
-from codex_proxy.surfaces.base import Text, TextParts, json_bytes, json_text, raw_text
+from codex_proxy.surfaces.answers.renderer import (
+    Count,
+    JsonText,
+    Object,
+    Text,
+    TextParts,
+    json_bytes,
+    json_text,
+    one_of,
+    raw_text,
+)
 
 SIGNATURE: Final = "cxp1"
 """The signature by which this server knows its thinking blocks."""

@@ -14,12 +14,12 @@ from codex_proxy.core.json_values import text_at
 from codex_proxy.core.media import image_tokens
 from codex_proxy.core.tokens import Piece, estimate_tokens, max_tokens_in
 from codex_proxy.core.turn import Turn
-from codex_proxy.surfaces.body import parse_as
-from codex_proxy.surfaces.field_lists import FieldNotes
 from codex_proxy.surfaces.messages.history import tools_referred_to
 from codex_proxy.surfaces.messages.tools import loaded_names
 from codex_proxy.surfaces.messages.wire import MessagesRequest
 from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve
+from codex_proxy.surfaces.requests.body import parse_as
+from codex_proxy.surfaces.requests.fields import FieldNotes
 
 _REQUEST_TOKENS: Final = 16
 """The tokens of a request beside its parts: around instructions, and at the beginning of the answer."""

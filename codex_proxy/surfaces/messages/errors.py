@@ -8,9 +8,8 @@ from typing import Annotated, Final, Literal, NotRequired, TypedDict
 import msgspec
 
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.surfaces.answer_types import JsonText, one_of
-from codex_proxy.surfaces.base import json_bytes, message_with_param, raw_text
-from codex_proxy.surfaces.fault_table import TABLE
+from codex_proxy.surfaces.answers.fault_table import TABLE
+from codex_proxy.surfaces.answers.renderer import JsonText, json_bytes, message_with_param, one_of, raw_text
 
 STATUSES: Final = {kind: row.status for kind, row in TABLE.items()} | {
     FaultKind.UNSUPPORTED_MEDIA_TYPE: 400,

@@ -8,9 +8,9 @@ from typing import Final, Literal, TypedDict
 
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.shown_text import excerpt
-from codex_proxy.surfaces.answer_types import Count
-from codex_proxy.surfaces.body import integer_in
+from codex_proxy.surfaces.answers.renderer import Count
 from codex_proxy.surfaces.models import ModelCatalog, listed_names, model_of, with_claude_prefix
+from codex_proxy.surfaces.requests.body import integer_in
 
 MAX_PAGE: Final = 1000
 DEFAULT_PAGE: Final = 20

@@ -14,11 +14,9 @@ from codex_proxy.core.items import HistoryMessage, TextPart
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.options import NAMES, SAMPLING
 from codex_proxy.core.turn import Turn
-from codex_proxy.surfaces.base import schema_json
-from codex_proxy.surfaces.body import check_length, invalid_value, missing_parameter, parse_as
-from codex_proxy.surfaces.field_lists import MAX_NAMED, ignored_fields
-from codex_proxy.surfaces.messages.blocks import BlockReader
+from codex_proxy.surfaces.answers.renderer import schema_json
 from codex_proxy.surfaces.messages.history import (
+    BlockReader,
     has_calls,
     has_instructions,
     history_of,
@@ -29,7 +27,9 @@ from codex_proxy.surfaces.messages.history import (
 from codex_proxy.surfaces.messages.tools import MessagesTools, offered_tools
 from codex_proxy.surfaces.messages.wire import MessagesRequest, Thinking
 from codex_proxy.surfaces.models import DEFAULT_NAME, EFFORTS, efforts_of, nearest_effort, resolve
-from codex_proxy.surfaces.request_options import (
+from codex_proxy.surfaces.requests.body import check_length, invalid_value, missing_parameter, parse_as
+from codex_proxy.surfaces.requests.fields import MAX_NAMED, ignored_fields
+from codex_proxy.surfaces.requests.options import (
     FieldNames,
     ParseContext,
     ParsedRequest,

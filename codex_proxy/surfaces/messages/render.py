@@ -21,7 +21,7 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import Activity, Message, Reasoning, ToolCall
-from codex_proxy.surfaces.base import (
+from codex_proxy.surfaces.answers.renderer import (
     RenderOptions,
     StreamRenderer,
     TextRun,
@@ -30,12 +30,12 @@ from codex_proxy.surfaces.base import (
     json_text,
     raw_text,
 )
+from codex_proxy.surfaces.answers.usage import json_tokens
 from codex_proxy.surfaces.messages.content import GrowingBlock, MessageEnd, MessageUsage, WholeBlock, frame
 from codex_proxy.surfaces.messages.content import Message as MessageBody
 from codex_proxy.surfaces.messages.errors import error_event
 from codex_proxy.surfaces.messages.state import OUTPUTS, pack_items
-from codex_proxy.surfaces.tools import whole_input
-from codex_proxy.surfaces.usage import json_tokens
+from codex_proxy.surfaces.requests.tools import whole_input
 
 _STOP_REASONS: Final[dict[str, str]] = {
     Stop.STOP: "end_turn",

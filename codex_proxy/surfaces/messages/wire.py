@@ -9,10 +9,9 @@ from typing import Annotated, Any, Final, TypeAlias
 
 from pydantic import Field
 
-from codex_proxy.surfaces.body import RequestModel, StopSequence
-from codex_proxy.surfaces.field_lists import Ignored, Refused
 from codex_proxy.surfaces.messages.errors import THREADS_UNSUPPORTED
-from codex_proxy.surfaces.unions import ByKind
+from codex_proxy.surfaces.requests.body import RequestModel, StopSequence
+from codex_proxy.surfaces.requests.fields import ByKind, Ignored, Refused
 
 Blocks: TypeAlias = list[Any]
 """Content blocks; not validated, since new types may come."""

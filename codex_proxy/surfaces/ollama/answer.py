@@ -10,8 +10,15 @@ from typing import Annotated, Any, Final, Literal, NotRequired, TypedDict
 
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure
-from codex_proxy.surfaces.answer_types import Count, JsonText, Object, one_of
-from codex_proxy.surfaces.base import json_bytes, message_with_param, raw_text
+from codex_proxy.surfaces.answers.renderer import (
+    Count,
+    JsonText,
+    Object,
+    json_bytes,
+    message_with_param,
+    one_of,
+    raw_text,
+)
 
 
 class OllamaFunction(TypedDict):

@@ -12,14 +12,13 @@ import msgspec
 from pydantic import Field
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.surfaces.base import json_bytes, raw_text
-from codex_proxy.surfaces.body import RequestModel, parse_as
-from codex_proxy.surfaces.field_lists import FieldNotes, Ignored, ignored_fields
+from codex_proxy.surfaces.answers.renderer import json_bytes, raw_text
 from codex_proxy.surfaces.models import ModelCatalog
 from codex_proxy.surfaces.ollama.parse import known_name
 from codex_proxy.surfaces.ollama.render import NOT_AS_EXPECTED, TurnTimes
 from codex_proxy.surfaces.ollama.wire import KeepAlive, ModelName
-from codex_proxy.surfaces.unions import ByKind
+from codex_proxy.surfaces.requests.body import RequestModel, parse_as
+from codex_proxy.surfaces.requests.fields import ByKind, FieldNotes, Ignored, ignored_fields
 
 _NO_EMBEDDINGS: Final = Failure(FaultKind.UPSTREAM_ERROR, "The model server's answer has no embeddings.")
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, HistoryOutput, Part, TextPart
-from codex_proxy.surfaces.attachments import image_part
-from codex_proxy.surfaces.base import json_bytes
+from codex_proxy.surfaces.answers.renderer import json_bytes
 from codex_proxy.surfaces.ollama import wire
-from codex_proxy.surfaces.tools import HistoryWithCalls, model_name
+from codex_proxy.surfaces.requests.files import image_part
+from codex_proxy.surfaces.requests.tools import HistoryWithCalls, model_name
 
 NO_OUTPUT: Final = "(This call has no output.)"
 OUTPUT_WITHOUT_CALL: Final = "Output of {}, whose call is not in the conversation:\n{}"

@@ -12,9 +12,7 @@ from codex_proxy.core.faults import bad_request
 from codex_proxy.core.items import ClientName, HistoryItem, HistoryMessage, TextPart, Tool
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.options import NAMES, SAMPLING
-from codex_proxy.surfaces.base import json_bytes, schema_json
-from codex_proxy.surfaces.body import check_length, invalid_value, parse_as, unsupported_value
-from codex_proxy.surfaces.field_lists import FIELD_NAME, MAX_NAMED, FieldNotes, ignored_fields
+from codex_proxy.surfaces.answers.renderer import json_bytes, schema_json
 from codex_proxy.surfaces.models import (
     EFFORTS,
     ModelCatalog,
@@ -31,7 +29,9 @@ from codex_proxy.surfaces.ollama.wire import (
     OllamaGenerateRequest,
     Options,
 )
-from codex_proxy.surfaces.request_options import (
+from codex_proxy.surfaces.requests.body import check_length, invalid_value, parse_as, unsupported_value
+from codex_proxy.surfaces.requests.fields import FIELD_NAME, MAX_NAMED, FieldNotes, ignored_fields
+from codex_proxy.surfaces.requests.options import (
     JSON_OBJECT,
     FieldNames,
     Format,
@@ -43,7 +43,7 @@ from codex_proxy.surfaces.request_options import (
     stops_of,
     with_json_hint,
 )
-from codex_proxy.surfaces.tools import model_name, refuse_duplicates
+from codex_proxy.surfaces.requests.tools import model_name, refuse_duplicates
 
 FIELDS: Final = FieldNames(output_schema="format", options=NAMES["ollama"])
 

@@ -22,7 +22,7 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import Reasoning, ToolCall
-from codex_proxy.surfaces.base import (
+from codex_proxy.surfaces.answers.renderer import (
     OneTextRenderer,
     RenderOptions,
     Text,
@@ -32,7 +32,7 @@ from codex_proxy.surfaces.base import (
     raw_text,
 )
 from codex_proxy.surfaces.ollama.answer import error_line
-from codex_proxy.surfaces.tools import whole_input
+from codex_proxy.surfaces.requests.tools import whole_input
 
 Form: TypeAlias = Literal["chat", "generate"]
 

@@ -10,9 +10,8 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from codex_proxy.surfaces.body import Parameters, RequestModel, StopSequence, wrong_value
-from codex_proxy.surfaces.field_lists import Ignored
-from codex_proxy.surfaces.unions import ByKind
+from codex_proxy.surfaces.requests.body import Parameters, RequestModel, StopSequence, wrong_value
+from codex_proxy.surfaces.requests.fields import ByKind, Ignored
 
 MAX_STOPS: Final = 64
 

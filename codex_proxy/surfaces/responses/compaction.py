@@ -15,7 +15,7 @@ from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryItem, HistoryMessage, Message, TextPart
 from codex_proxy.core.tokens import estimate_all
 from codex_proxy.core.turn import Turn
-from codex_proxy.surfaces.base import raw_text
+from codex_proxy.surfaces.answers.renderer import raw_text
 from codex_proxy.surfaces.responses.history import encode_summary, note_unrun_call
 from codex_proxy.surfaces.responses.output import TEXT, OutputItem, PartKey
 from codex_proxy.surfaces.responses.profile import OpenResponsesRenderer, Profile

@@ -12,21 +12,21 @@ from codex_proxy.core.faults import bad_request
 from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart
 from codex_proxy.core.media import PdfTexts, url_tokens
 from codex_proxy.core.tokens import estimate_all
-from codex_proxy.surfaces.base import schema_json
-from codex_proxy.surfaces.body import MAX_ITEMS, parse_as
-from codex_proxy.surfaces.field_lists import ignored_fields
-from codex_proxy.surfaces.items import ItemDict, normalise_items
+from codex_proxy.surfaces.answers.renderer import schema_json
+from codex_proxy.surfaces.answers.usage import tokens_in
 from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve
+from codex_proxy.surfaces.requests.body import MAX_ITEMS, parse_as
+from codex_proxy.surfaces.requests.fields import ignored_fields
 from codex_proxy.surfaces.responses.history import (
     STAND_ALONE,
     history_of,
     note_unrun_call,
     orphaned_outputs,
 )
+from codex_proxy.surfaces.responses.items import ItemDict, normalise_items
 from codex_proxy.surfaces.responses.parse import INSTRUCTING, check_input, conversation_of, format_of
 from codex_proxy.surfaces.responses.tools import HostedOffer, offered_tools
 from codex_proxy.surfaces.responses.wire import CompactRequest, ContextFields
-from codex_proxy.surfaces.usage import tokens_in
 
 
 class ParsedContext(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,9 +13,9 @@ from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.items import Tool
 from codex_proxy.core.tool_names import ListedTool
 from codex_proxy.core.turn import NamedTools, ToolChoice
-from codex_proxy.surfaces.base import json_bytes
+from codex_proxy.surfaces.answers.renderer import json_bytes
 from codex_proxy.surfaces.responses.tools import McpChoice, McpOffer
-from codex_proxy.surfaces.responses.wire_tools import McpApprovalFilter, McpToolFilter
+from codex_proxy.surfaces.responses.wire import McpApprovalFilter, McpToolFilter
 
 
 def allows(offer: McpOffer, tool: ListedTool) -> bool:

@@ -17,18 +17,10 @@ from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.options import NAMES, SAMPLING
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import HostedTools, Mode, Turn
-from codex_proxy.surfaces.body import check_length, parse_as, validate
-from codex_proxy.surfaces.field_lists import ignored_fields
-from codex_proxy.surfaces.item_wire import ConfigurationUpdateItem
-from codex_proxy.surfaces.items import (
-    CLIENT_CALLS,
-    ItemDict,
-    asks_for_compaction,
-    normalise_items,
-    web_images,
-)
 from codex_proxy.surfaces.models import resolve, service_tier
-from codex_proxy.surfaces.request_options import (
+from codex_proxy.surfaces.requests.body import JsonSchemaFormat, TextFormat, check_length, parse_as, validate
+from codex_proxy.surfaces.requests.fields import ByKind, ignored_fields
+from codex_proxy.surfaces.requests.options import (
     JSON_OBJECT,
     FieldNames,
     Format,
@@ -47,8 +39,15 @@ from codex_proxy.surfaces.request_options import (
     with_json_hint,
 )
 from codex_proxy.surfaces.responses.client_tools import tools_in
-from codex_proxy.surfaces.responses.response_object import echo_of, summary_of
-from codex_proxy.surfaces.responses.response_types import ResponseEcho
+from codex_proxy.surfaces.responses.item_wire import ConfigurationUpdateItem
+from codex_proxy.surfaces.responses.items import (
+    CLIENT_CALLS,
+    ItemDict,
+    asks_for_compaction,
+    normalise_items,
+    web_images,
+)
+from codex_proxy.surfaces.responses.response_object import ResponseEcho, echo_of, summary_of
 from codex_proxy.surfaces.responses.tools import HostedOffer, McpChoice, McpOffer, offered_tools
 from codex_proxy.surfaces.responses.wire import (
     ContextFields,
@@ -56,10 +55,8 @@ from codex_proxy.surfaces.responses.wire import (
     ReasoningOptions,
     ResponseRequest,
     TextOptions,
+    WebSearchTool,
 )
-from codex_proxy.surfaces.responses.wire_tools import WebSearchTool
-from codex_proxy.surfaces.unions import ByKind
-from codex_proxy.surfaces.wire_types import JsonSchemaFormat, TextFormat
 
 CONVERSATION_PREFIX: Final = "conv_"
 HOSTED_FIELDS: Final = ("file_search_call.results", "code_interpreter_call.outputs")

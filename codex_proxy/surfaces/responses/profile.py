@@ -13,7 +13,7 @@ import msgspec
 from codex_proxy.core.events import ItemEnded
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import Activity, McpApproval, McpCall, McpTools, Reasoning, ToolCall
-from codex_proxy.surfaces.base import json_bytes, raw_text
+from codex_proxy.surfaces.answers.renderer import json_bytes, raw_text
 from codex_proxy.surfaces.responses import mcp_items
 from codex_proxy.surfaces.responses.events import ResponseEvents
 from codex_proxy.surfaces.responses.output import ARGUMENTS, TEXT, OutputItem, Part

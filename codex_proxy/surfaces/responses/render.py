@@ -39,7 +39,7 @@ from codex_proxy.core.items import (
     Reasoning,
     ToolCall,
 )
-from codex_proxy.surfaces.base import (
+from codex_proxy.surfaces.answers.renderer import (
     HANDLERS,
     Renderer,
     RenderOptions,
@@ -49,8 +49,7 @@ from codex_proxy.surfaces.base import (
     json_bytes,
     merge_text_deltas,
 )
-from codex_proxy.surfaces.responses.events import ResponseEvents
-from codex_proxy.surfaces.responses.hosted_items import HostedItem, event_fields
+from codex_proxy.surfaces.responses.events import OutputOrder, ResponseEvents
 from codex_proxy.surfaces.responses.output import (
     ACTIVITY_TYPE,
     ANNOTATION,
@@ -60,21 +59,22 @@ from codex_proxy.surfaces.responses.output import (
     REFUSAL,
     TEXT,
     WHOLE_CALLS,
+    HostedItem,
     OutputItem,
     Part,
     PartKey,
+    event_fields,
     output_item,
 )
-from codex_proxy.surfaces.responses.output_order import OutputOrder
 from codex_proxy.surfaces.responses.response_object import (
     ResponseHead,
+    ResponseUsage,
     error_object,
     failed_response,
     incomplete_details,
     status_of,
     usage_object,
 )
-from codex_proxy.surfaces.responses.response_types import ResponseUsage
 
 EMPTY_MESSAGE: Final = Message("")
 

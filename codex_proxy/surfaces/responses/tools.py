@@ -14,12 +14,12 @@ from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.items import Tool
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import HostedTools, NamedTools, ToolChoice
-from codex_proxy.surfaces.base import json_bytes
-from codex_proxy.surfaces.body import RequestModel, missing_parameter
-from codex_proxy.surfaces.named_models import Place, fields_below, folded, models_below
-from codex_proxy.surfaces.responses import wire_tools as wire
+from codex_proxy.surfaces.answers.renderer import json_bytes
+from codex_proxy.surfaces.requests.body import RequestModel, missing_parameter
+from codex_proxy.surfaces.requests.named_models import Place, fields_below, folded, models_below
+from codex_proxy.surfaces.requests.tools import OfferedTools, known_tool, refuse_duplicates
+from codex_proxy.surfaces.responses import wire
 from codex_proxy.surfaces.responses.client_tools import TOOL_SEARCH, client_tools, name_of
-from codex_proxy.surfaces.tools import OfferedTools, known_tool, refuse_duplicates
 
 UNSUPPORTED: Final = "unsupported_tool"
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from codex_proxy.surfaces.base import json_bytes
+from codex_proxy.surfaces.answers.renderer import json_bytes
 
 PREFIX: Final = "whsec_"
 

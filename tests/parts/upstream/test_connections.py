@@ -20,7 +20,7 @@ from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import FaultKind
 from codex_proxy.parts.upstream.server import models_in
 from codex_proxy.settings.fields import Settings
-from codex_proxy.surfaces.fault_table import TABLE
+from codex_proxy.surfaces.answers.fault_table import TABLE
 from tests.http.serving import ENVIRONMENT, Proxy, fake_proxy, running_proxy, user
 from tests.http_responses.test_websocket import answer_to, error_of, open_socket, send
 from tests.mcp.serving import certificate

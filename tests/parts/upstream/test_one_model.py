@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.passing import PASSED_PATHS, pieces_of
-from codex_proxy.surfaces.passed_bodies import form_body
+from codex_proxy.surfaces.requests.passed import form_body
 from tests.access.keyed import key_header, write_keys
 from tests.http.serving import Proxy
 from tests.parts.upstream.body_readers import models_in_form, models_in_json, read_by_node

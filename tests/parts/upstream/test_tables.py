@@ -26,7 +26,7 @@ from codex_proxy.parts.upstream.presets import PRESETS
 from codex_proxy.parts.upstream.settings import UpstreamSettings
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import load
-from codex_proxy.surfaces.fault_table import TABLE
+from codex_proxy.surfaces.answers.fault_table import TABLE
 from tests.parts.upstream.cases import CASES, Case, call, stream, text
 from tests.parts.upstream.serving import NOWHERE, Upstream, ask, raw_upstream, several
 from tests.parts.upstream.test_connections import silent

@@ -11,7 +11,7 @@ from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.surfaces.chat.parse import ParsedChat, parse
 from codex_proxy.surfaces.models import ModelCatalog
-from codex_proxy.surfaces.request_options import ParseContext, RequestHints, RequestSettings
+from codex_proxy.surfaces.requests.options import ParseContext, RequestHints, RequestSettings
 from tests.surfaces.catalogs import catalog_of
 
 HELLO = {"role": "user", "content": "hello"}

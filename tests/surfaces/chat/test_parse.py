@@ -11,7 +11,7 @@ from codex_proxy.core.faults import FaultKind
 from codex_proxy.core.items import HistoryMessage, TextPart
 from codex_proxy.surfaces.chat.parse import ParsedChat
 from codex_proxy.surfaces.chat.wire import ChatRequest
-from codex_proxy.surfaces.request_options import RequestHints, RequestSettings
+from codex_proxy.surfaces.requests.options import RequestHints, RequestSettings
 from tests.pictures import PIXEL
 from tests.surfaces.chat.asking import HELLO, STRUCTURED_OUTPUT, ask, function_tool, refusal_of
 

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codex_proxy.core.faults import Fault, FaultKind
-from codex_proxy.surfaces.body import MAX_DEPTH
 from codex_proxy.surfaces.chat.parse import ParsedChat, parse
 from codex_proxy.surfaces.chat.wire import ChatRequest
 from codex_proxy.surfaces.errors import error_body
-from codex_proxy.surfaces.request_options import ParseContext
+from codex_proxy.surfaces.requests.body import MAX_DEPTH
+from codex_proxy.surfaces.requests.options import ParseContext
 from tests.surfaces.chat.asking import CATALOG, DEFAULTS, NO_HINTS, STRUCTURED_OUTPUT
 
 SPOKEN = (

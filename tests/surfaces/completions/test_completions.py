@@ -9,8 +9,8 @@ from openai.types import Completion
 
 from codex_proxy.core.events import Event
 from codex_proxy.core.faults import Failure, Fault
-from codex_proxy.surfaces.completions import CompletionRenderer, ParsedCompletion, parse
-from codex_proxy.surfaces.request_options import ParseContext, RequestHints, RequestSettings
+from codex_proxy.surfaces.chat.completions import CompletionRenderer, ParsedCompletion, parse
+from codex_proxy.surfaces.requests.options import ParseContext, RequestHints, RequestSettings
 from tests.surfaces.chat.asking import CATALOG
 from tests.surfaces.chat.strategies import TURNS
 from tests.surfaces.messages.asking import texts

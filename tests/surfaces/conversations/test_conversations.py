@@ -14,10 +14,10 @@ from openai.types.conversations import (
 from pydantic import TypeAdapter
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.surfaces import conversations as objects
-from codex_proxy.surfaces.conversations import parse_create, parse_items, parse_update
 from codex_proxy.surfaces.errors import status_of
-from codex_proxy.surfaces.items import references_of, with_ids
+from codex_proxy.surfaces.responses import conversations as objects
+from codex_proxy.surfaces.responses.conversations import parse_create, parse_items, parse_update
+from codex_proxy.surfaces.responses.items import references_of, with_ids
 from tests.surfaces.responses.answering import CountedIds
 from tests.surfaces.responses.test_history import EVERY_KIND
 

@@ -14,7 +14,7 @@ from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput, T
 from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.messages.parse import ParsedMessages, parse
 from codex_proxy.surfaces.models import ModelCatalog
-from codex_proxy.surfaces.request_options import ParseContext, RequestHints, RequestSettings
+from codex_proxy.surfaces.requests.options import ParseContext, RequestHints, RequestSettings
 from tests.surfaces.catalogs import catalog_of
 from tests.surfaces.chat.asking import CATALOG
 

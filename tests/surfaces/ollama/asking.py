@@ -19,7 +19,7 @@ from codex_proxy.surfaces.ollama.parse import (
     parse_generate,
 )
 from codex_proxy.surfaces.ollama.render import OllamaRenderer
-from codex_proxy.surfaces.request_options import ParseContext, RequestHints, RequestSettings
+from codex_proxy.surfaces.requests.options import ParseContext, RequestHints, RequestSettings
 from tests.surfaces.chat.asking import CATALOG
 
 HELLO = {"role": "user", "content": "hello"}

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from codex_proxy.core.faults import Fault
-from codex_proxy.surfaces.body import parse_as
 from codex_proxy.surfaces.ollama.wire import OllamaChatRequest
+from codex_proxy.surfaces.requests.body import parse_as
 
 
 def parsed(**fields: Any) -> OllamaChatRequest:

@@ -11,7 +11,7 @@ from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.turn import Turn
-from codex_proxy.surfaces.request_options import ParseContext, RequestHints, RequestSettings
+from codex_proxy.surfaces.requests.options import ParseContext, RequestHints, RequestSettings
 from codex_proxy.surfaces.responses.history import history_of
 from codex_proxy.surfaces.responses.parse import ParsedResponse, parse, turn_of
 from tests.surfaces.catalogs import catalog_of

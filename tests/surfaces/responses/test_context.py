@@ -12,6 +12,7 @@ from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.items import HistoryMessage, TextPart
 from codex_proxy.core.tokens import estimate_tokens
 from codex_proxy.core.turn import Turn
+from codex_proxy.surfaces.answers.usage import tokens_in
 from codex_proxy.surfaces.models import DEFAULT_NAME
 from codex_proxy.surfaces.responses import response_object
 from codex_proxy.surfaces.responses.compaction import (
@@ -28,7 +29,6 @@ from codex_proxy.surfaces.responses.context import (
     parse_context,
 )
 from codex_proxy.surfaces.responses.parse import with_earlier_updates
-from codex_proxy.surfaces.usage import tokens_in
 from tests.surfaces.chat.turns import text_item, tool_call, turn
 from tests.surfaces.responses.answering import CountedIds, Stopped, whole
 from tests.surfaces.responses.asking import CATALOG, function_tool, history

@@ -18,8 +18,8 @@ from codex_proxy.core.items import (
     RawHistoryItem,
     TextPart,
 )
-from codex_proxy.surfaces.items import references_of, resolve_references, with_ids
 from codex_proxy.surfaces.responses.history import decode_summary, encode_summary, history_of
+from codex_proxy.surfaces.responses.items import references_of, resolve_references, with_ids
 from tests.pictures import PIXEL
 from tests.surfaces.chat.turns import activity, reasoning_item, text_item, tool_call, turn
 from tests.surfaces.responses.answering import CountedIds

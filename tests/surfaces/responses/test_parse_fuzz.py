@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codex_proxy.core.faults import Fault, FaultKind
-from codex_proxy.surfaces.conversations import parse_create, parse_items, parse_update
 from codex_proxy.surfaces.errors import error_body
+from codex_proxy.surfaces.responses.conversations import parse_create, parse_items, parse_update
 from codex_proxy.surfaces.responses.history import history_of
 from codex_proxy.surfaces.responses.parse import turn_of
 from codex_proxy.surfaces.responses.wire import ResponseRequest

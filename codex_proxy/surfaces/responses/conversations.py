@@ -15,12 +15,11 @@ from pydantic import Field
 from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.shown_text import excerpt
-from codex_proxy.surfaces.answer_types import Count, Yes
-from codex_proxy.surfaces.body import RequestModel, parse_as
-from codex_proxy.surfaces.field_lists import FieldNotes
-from codex_proxy.surfaces.item_wire import AnyItem
-from codex_proxy.surfaces.items import ItemDict, asks_for_compaction, normalise_items
-from codex_proxy.surfaces.wire_types import Metadata
+from codex_proxy.surfaces.answers.renderer import Count, Yes
+from codex_proxy.surfaces.requests.body import Metadata, RequestModel, parse_as
+from codex_proxy.surfaces.requests.fields import FieldNotes
+from codex_proxy.surfaces.responses.item_wire import AnyItem
+from codex_proxy.surfaces.responses.items import ItemDict, asks_for_compaction, normalise_items
 
 ITEMS_AT_ONCE: Final = 20
 

@@ -14,7 +14,7 @@ from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.tool_names import generated_name
 from codex_proxy.core.turn import ToolChoice
-from codex_proxy.surfaces.base import json_text
+from codex_proxy.surfaces.answers.renderer import json_text
 
 
 class OfferedTools(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,29 +1,22 @@
 """Converts a body to a validated value. Raises a `Fault` that names the field as OpenAI does: INVALID_REQUEST
-(docs/wire-rules.md#errors) or REQUEST_TOO_LARGE.
+(docs/wire-rules.md#errors) or REQUEST_TOO_LARGE. Has the types of fields that several APIs of OpenAI have; their
+ranges are those of OpenAI's own types.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, LiteralString, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, Literal, LiteralString, TypeAlias, TypeVar
 
 import msgspec
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    Field,
-    TypeAdapter,
-    ValidationError,
-    WithJsonSchema,
-)
+from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationError, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.json_values import count_members
 from codex_proxy.core.shown_text import MAX_EXCERPT, excerpt
-from codex_proxy.surfaces.field_lists import FieldNotes
-from codex_proxy.surfaces.named_models import MODEL, folded, reads_as_model
-from codex_proxy.surfaces.unions import TAG, UNKNOWN_KIND
+from codex_proxy.surfaces.requests.fields import TAG, UNKNOWN_KIND, FieldNotes, Ignored
+from codex_proxy.surfaces.requests.named_models import MODEL, folded, reads_as_model
 
 MAX_DEPTH: Final = 128
 """Maximum levels of nesting. Real schemas need a dozen."""
@@ -316,3 +309,53 @@ def _path(location: tuple[int | str, ...]) -> str:
             name = excerpt(step)  # a key of the client's own, where it is none of ours
             path += f".{name}" if path else name
     return path
+
+
+CallId: TypeAlias = Annotated[str, Field(min_length=1, max_length=64)]
+Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")]
+"""The name of a tool or schema in the request."""
+HistoryName: TypeAlias = Annotated[str, Field(min_length=1, max_length=256)]
+"""The name of a tool in the history, which may be another server's."""
+Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
+Positive: TypeAlias = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Summary: TypeAlias = Literal["auto", "concise", "detailed", "none"]
+Verbosity: TypeAlias = Literal["low", "medium", "high"]
+TopK: TypeAlias = Annotated[int, Field(ge=-1, le=2**31 - 1)]
+Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+UpToTwo: TypeAlias = Annotated[float, Field(ge=0, le=2)]
+MetadataKey: TypeAlias = Annotated[str, Field(max_length=64)]
+MetadataValue: TypeAlias = Annotated[str, Field(max_length=512)]
+Metadata: TypeAlias = Annotated[dict[MetadataKey, MetadataValue | None], Field(max_length=16)]
+"""A client's metadata on an object: at most 16 keys (docs/contract.md#conversations)."""
+
+
+class TextFormat(RequestModel):
+    type: Literal["text"]
+
+
+class JsonSchemaFormat(RequestModel):
+    """The schema of the answer, as Responses has it."""
+
+    type: Literal["json_schema"]
+    name: Name
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+    description: str | None = None
+    strict: bool | None = None
+
+
+class OpenAIRequest(RequestModel, extra="allow"):
+    """The fields that are the same in Chat Completions and Responses. Unknown fields are in `model_extra`."""
+
+    stream: bool | None = None
+    store: bool | None = None
+    metadata: Metadata | None = None
+    temperature: UpToTwo | None = None
+    top_p: Share | None = None
+    top_k: TopK | None = None
+    min_p: Share | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: UpToTwo | None = None
+    prompt_cache_options: Annotated[Any, Ignored()] = None
+    prompt_cache_retention: Annotated[str | None, Ignored()] = None
+    context_management: Annotated[Any, Ignored()] = None

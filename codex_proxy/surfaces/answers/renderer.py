@@ -1,14 +1,16 @@
-"""What all APIs share: JSON encoding that never fails (a lone surrogate becomes U+FFFD), growing texts, their order in
-a stream, and the bases of renderers. Source: docs/contract.md#streams.
+"""What all APIs share to render an answer: JSON encoding that never fails (a lone surrogate becomes U+FFFD), growing
+texts, their order in a stream, the bases of renderers, and parts of the types from which `/openapi.json` is made
+(`http/openapi.py`), where the docstring of a type is its description. Source: docs/contract.md#streams.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Final, TypedDict, Unpack
+from typing import Annotated, Any, ClassVar, Final, Generic, Literal, TypeAlias, TypedDict, TypeVar, Unpack
 
 import msgspec
+from msgspec import Meta
 
 from codex_proxy.core.events import (
     AnnotationAdded,
@@ -33,7 +35,33 @@ from codex_proxy.core.events import (
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.items import Activity, Item, McpCall, Message
 from codex_proxy.core.json_values import without_surrogates
-from codex_proxy.surfaces.usage import TurnTokens, json_tokens
+from codex_proxy.surfaces.answers.usage import TurnTokens, json_tokens
+
+T = TypeVar("T")
+
+JsonText: TypeAlias = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "string"})]
+"""A text that is JSON already (see `surfaces/answers/renderer.py`: `raw_text`)."""
+Count: TypeAlias = Annotated[int, Meta(ge=0)]
+Yes: TypeAlias = Annotated[bool, Meta(extra_json_schema={"const": True})]
+"""A field that is true where it is present."""
+Object: TypeAlias = Annotated[Any, Meta(extra_json_schema={"type": "object"})]
+"""A JSON object, decoded or as JSON text."""
+
+
+def one_of(words: Iterable[str]) -> Meta:
+    """Returns the annotation of a text that is one of `words`."""
+    return Meta(extra_json_schema={"enum": list(words)})
+
+
+class ItemList(TypedDict, Generic[T]):
+    """One page of a list."""
+
+    object: Literal["list"]
+    data: list[T]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
 
 _encoder = msgspec.json.Encoder()
 _encode: Callable[[object], bytes] = _encoder.encode

@@ -14,9 +14,9 @@ from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart
 from codex_proxy.core.options import AS_IS, NAMES, Api
 from codex_proxy.core.turn import SANDBOXES, Mode, Origin, Sandbox, Turn
-from codex_proxy.surfaces.base import schema_json
-from codex_proxy.surfaces.body import MAX_ITEMS, invalid_value
+from codex_proxy.surfaces.answers.renderer import schema_json
 from codex_proxy.surfaces.models import ModelCatalog, ResolvedModel
+from codex_proxy.surfaces.requests.body import MAX_ITEMS, invalid_value
 
 MODE_HEADER: Final = "X-Codex-Mode"
 _HEADER_MODES: Final[dict[str, Mode | None]] = {"": None, "model": "model", "agent": "agent"}

@@ -8,11 +8,16 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field
 
-from codex_proxy.surfaces.body import RequestModel, wrong_value
-from codex_proxy.surfaces.field_lists import Ignored
 from codex_proxy.surfaces.models import Effort
-from codex_proxy.surfaces.unions import ByKind
-from codex_proxy.surfaces.wire_types import CallId, HistoryName, JsonSchemaFormat, TextFormat
+from codex_proxy.surfaces.requests.body import (
+    CallId,
+    HistoryName,
+    JsonSchemaFormat,
+    RequestModel,
+    TextFormat,
+    wrong_value,
+)
+from codex_proxy.surfaces.requests.fields import ByKind, Ignored
 
 ItemId: TypeAlias = Annotated[str, Field(max_length=256)]
 Status: TypeAlias = str

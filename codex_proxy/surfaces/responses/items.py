@@ -10,9 +10,9 @@ from typing import Any, Final, TypeAlias
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.interfaces import IdSource
 from codex_proxy.core.media import PdfTexts
-from codex_proxy.surfaces import item_wire as wire
-from codex_proxy.surfaces.attachments import file_text, image_url
-from codex_proxy.surfaces.body import missing_parameter
+from codex_proxy.surfaces.requests.body import missing_parameter
+from codex_proxy.surfaces.requests.files import file_text, image_url
+from codex_proxy.surfaces.responses import item_wire as wire
 
 ItemDict: TypeAlias = dict[str, Any]
 

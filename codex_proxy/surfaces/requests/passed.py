@@ -1,15 +1,31 @@
-"""Reads a form (`multipart/form-data`) while it comes, and makes it anew from what was read, so that no other parser
-can read another `model` in it. A form that parsers read in different ways is refused: `Fault` INVALID_REQUEST.
+"""Finds and replaces the model's name in a body (JSON or `multipart/form-data`) that is passed on. Raises `Fault`
+INVALID_REQUEST for a body that is unreadable, or that can be read in more than one way.
+
+A form is read while it comes, and made anew from what was read, so that no other parser can read another `model` in
+it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+import msgspec
+
 from codex_proxy.core.faults import Fault, bad_request
-from codex_proxy.surfaces.named_models import MODEL, may_name_models, reads_as_model, unescaped
+from codex_proxy.core.passing import Body
+from codex_proxy.surfaces.answers.renderer import json_text
+from codex_proxy.surfaces.requests.body import decode_object, missing_parameter, wrong_type
+from codex_proxy.surfaces.requests.named_models import (
+    MODEL,
+    Place,
+    may_name_models,
+    models_in,
+    models_in_form,
+    reads_as_model,
+    unescaped,
+)
 
 MAX_NAME: Final = 1_000
 """Maximum bytes of the model's name."""
@@ -300,3 +316,68 @@ def _decoded(name: bytes) -> str:
 
 def _unclear(why: str) -> Fault:
     return bad_request(f"The form can be read in more than one way: {why}.")
+
+
+JSON: Final = "application/json"
+_STEP: Final = 1 << 20
+"""The bytes of a form that are read at a time."""
+
+
+class PassedBody(msgspec.Struct, frozen=True):
+    """A body, and the `model` that it names (None: none)."""
+
+    body: bytes | memoryview
+    """The bytes of the body; a large form is in a file."""
+    model: str | None
+    content_type: str = JSON
+    fields: dict[str, msgspec.Raw] | None = None
+    """The fields of a JSON object; None for a form."""
+    place: tuple[int, int] = (0, 0)
+    """Where the model's name begins and ends in the bytes of a form."""
+    named: tuple[tuple[str, str], ...] = ()
+    """The other fields of a form that may name models, with their values."""
+
+    def with_model(self, name: str) -> Body:
+        """Returns the body with the model `name`, unchanged if it names that or none."""
+        if self.model is None or not name or (name == self.model and self.fields is not None):
+            return self.body if isinstance(self.body, bytes) else (self.body,)
+        if self.fields is not None:
+            return self.name_model(name)
+        (start, end), whole = self.place, memoryview(self.body)
+        pieces = (whole[:start], memoryview(name.encode()), whole[end:])
+        return b"".join(pieces) if isinstance(self.body, bytes) else pieces
+
+    def name_model(self, name: str) -> bytes:
+        """Returns the JSON object with the model `name`, also if it named none."""
+        return msgspec.json.encode({**(self.fields or {}), "model": msgspec.Raw(json_text(name))})
+
+    def naming(self, name: str) -> PassedBody:
+        """Returns a body that names no model with the model `name`. Raises `Fault` for a form."""
+        if self.fields is None:
+            raise missing_parameter("model")
+        return msgspec.structs.replace(self, body=self.name_model(name), model=name) if name else self
+
+    def other_models(self) -> Iterator[tuple[Place | str, str]]:
+        """Yields the other fields that may name models, and these names."""
+        return models_in_form(self.named) if self.fields is None else models_in(self.fields)
+
+
+def json_body(body: bytes) -> PassedBody:
+    """Reads JSON. Raises `Fault` if it is no object, or `model` no text."""
+    model = decode_object(body).get("model")
+    if model is not None and not isinstance(model, str):
+        raise wrong_type("model", model, "a string")
+    return PassedBody(body, model, JSON, msgspec.json.decode(body, type=dict[str, msgspec.Raw]))
+
+
+def form_body(body: bytes | memoryview, content_type: str) -> PassedBody:
+    """Reads a whole form. Raises `Fault` as `FormReader`, and if it ends too early."""
+    reader, given = FormReader(content_type), memoryview(body)
+    read = b"".join([reader.feed(given[at : at + _STEP]) for at in range(0, len(given), _STEP)])
+    reader.end()
+    return passed_form(read, reader)
+
+
+def passed_form(body: bytes | memoryview, reader: FormReader) -> PassedBody:
+    """Returns the form, or its beginning, that `reader` has returned as `body`."""
+    return PassedBody(body, reader.model, reader.content_type, None, reader.place, tuple(reader.named))

@@ -14,8 +14,8 @@ from codex_proxy.core.account import AccountLimits, LimitWindow, resets_at
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.shown_text import MAX_EXCERPT, excerpt
 from codex_proxy.core.tokens import DAY, HOUR, Figures, UsageSum
-from codex_proxy.surfaces.answer_types import Count
-from codex_proxy.surfaces.body import integer_in, invalid_value, number_in
+from codex_proxy.surfaces.answers.renderer import Count
+from codex_proxy.surfaces.requests.body import integer_in, invalid_value, number_in
 
 
 class Width(NamedTuple):

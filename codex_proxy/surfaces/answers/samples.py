@@ -26,7 +26,7 @@ from codex_proxy.core.events import (
     Usage,
     UsageReported,
 )
-from codex_proxy.surfaces.usage import TurnTokens
+from codex_proxy.surfaces.answers.usage import TurnTokens
 
 ItemEvent: TypeAlias = (
     TextDelta

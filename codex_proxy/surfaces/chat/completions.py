@@ -13,12 +13,12 @@ from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import HistoryMessage, TextPart
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.options import NAMES, SAMPLING
-from codex_proxy.surfaces.base import OneTextRenderer, RenderOptions, Text, json_bytes, raw_text
-from codex_proxy.surfaces.body import RequestModel, StopSequence, parse_as
+from codex_proxy.surfaces.answers.renderer import OneTextRenderer, RenderOptions, Text, json_bytes, raw_text
 from codex_proxy.surfaces.errors import DONE, error_frames
-from codex_proxy.surfaces.field_lists import Ignored, Refused, ignored_fields
 from codex_proxy.surfaces.models import DEFAULT_NAME, resolve
-from codex_proxy.surfaces.request_options import (
+from codex_proxy.surfaces.requests.body import RequestModel, StopSequence, parse_as
+from codex_proxy.surfaces.requests.fields import ByKind, Ignored, Refused, ignored_fields
+from codex_proxy.surfaces.requests.options import (
     FieldNames,
     ParseContext,
     ParsedRequest,
@@ -27,7 +27,6 @@ from codex_proxy.surfaces.request_options import (
     refuse_stream_options,
     stops_of,
 )
-from codex_proxy.surfaces.unions import ByKind
 
 FIELDS: Final = FieldNames(input="prompt", input_item="prompt", options=NAMES["completions"])
 

@@ -1,0 +1,1 @@
+"""What the APIs share to write an answer."""
