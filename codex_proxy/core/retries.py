@@ -108,7 +108,7 @@ class SentStep:
     @property
     def still_to_repeat(self) -> bool:
         """Whether the agent must still repeat some message."""
-        return any(item.still_to_repeat for item in self._items)
+        return self.retries > 0 and any(item.still_to_repeat for item in self._items)
 
     def complete(self) -> None:
         """Forgets the items of the call, which has succeeded."""

@@ -32,6 +32,16 @@ from codex_proxy.surfaces.requests.passed import json_body
 from codex_proxy.surfaces.responses.context import ParsedContext
 from codex_proxy.workers.pdf_reader import PdfReader
 
+try:
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+except ImportError:  # a Python that was built without it
+    HAS_ZSTD = False
+else:
+    HAS_ZSTD = True
+
 Refusal: TypeAlias = Literal["owner", "total"]
 
 
@@ -63,7 +73,8 @@ class ByteBudget:
         theirs = self._held[owner]
         if theirs and theirs + size > self.each:
             return "owner"
-        if self.held and self.held + size > self.total:
+        held = self.held
+        if held and held + size > self.total:
             return "total"
         self._held[owner] += size
         return None
@@ -393,16 +404,6 @@ def hints_of(request: web.Request) -> RequestHints:
         origin=origin_of(request),
     )
 
-
-try:
-    if sys.version_info >= (3, 14):
-        from compression import zstd
-    else:
-        from backports import zstd
-except ImportError:  # a Python that was built without it
-    HAS_ZSTD = False
-else:
-    HAS_ZSTD = True
 
 Coding: TypeAlias = Literal["gzip", "deflate", "zstd"]
 

@@ -246,7 +246,7 @@ class StreamSlots:
 
     def acquire(self, request_id: str, owner: str) -> None:
         """Takes a slot. `owner` is the name of the client's key. Raises `Fault` CONCURRENCY_EXCEEDED."""
-        before = self.active
+        before = self._slots.running
         if self._slots.enter(owner):
             self._log("acquired", before, request_id)
             return
@@ -259,7 +259,7 @@ class StreamSlots:
 
     def release(self, request_id: str, owner: str, end: StreamEnd) -> None:
         self._slots.leave(owner)  # first: whatever breaks after it, the place is free
-        self._log("released", self.active + 1, request_id, cause=end)
+        self._log("released", self._slots.running + 1, request_id, cause=end)
 
     def _log(self, outcome: str, before: int, request_id: str, **more: str) -> None:
         self._write(
@@ -267,7 +267,7 @@ class StreamSlots:
             scope="sse_guard",
             outcome=outcome,
             before=before,
-            after=self.active,
+            after=self._slots.running,
             limit=self.limit,
             req_id=request_id,
             **more,

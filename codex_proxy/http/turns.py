@@ -6,7 +6,7 @@ with the `x-codex-*` headers about how the agent ran it (docs/api.md#headers). S
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import nullcontext
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -209,9 +209,8 @@ class _TurnFacts(NamedTuple):
     parsed: ParsedRequest
     turn: Turn
     continued: bool
-
-    def can(self, capability: str) -> bool:
-        return capability in self.agent.capabilities
+    able: Collection[str]
+    """The agent's capabilities."""
 
     @property
     def model(self) -> AgentModel:
@@ -231,17 +230,18 @@ def agent_headers(
     agent: Agent, parsed: ParsedRequest, turn: Turn, *, continued: bool = False
 ) -> dict[str, str]:
     """Returns the headers of an answer. `continued`: see `Source`."""
-    facts = _TurnFacts(agent_for(agent, turn.model), parsed, turn, continued)
+    agent = agent_for(agent, turn.model)
+    facts = _TurnFacts(agent, parsed, turn, continued, agent.capabilities)
     return {name: value for name, make in _HEADERS.items() if (value := ", ".join(make(facts)))}
 
 
 def _ignored_fields(facts: _TurnFacts) -> Iterator[str]:
     names = facts.parsed.fields.options
-    named = [] if facts.can("sampling") else [*facts.turn.sampling]
+    named = [] if "sampling" in facts.able else [*facts.turn.sampling]
     named += facts.parsed.ignored
     if facts.parsed.asked or _optional_values(facts.turn) != _UNASKED:
         named += [names.get(option.field, "") for option in _options_without_effect(facts)]
-    if not facts.can("model_choice") and facts.names_unknown_model():
+    if "model_choice" not in facts.able and facts.names_unknown_model():
         named.append(names["model"])
     return filter(None, dict.fromkeys(named))
 
@@ -258,12 +258,12 @@ def _options_without_effect(facts: _TurnFacts) -> Iterator[Option]:
 
 def _takes_effort(facts: _TurnFacts) -> bool:
     """Whether an agent that has efforts has the turn's."""
-    return facts.can("effort") or facts.turn.effort in (None, *facts.model.efforts)
+    return "effort" in facts.able or facts.turn.effort in (None, *facts.model.efforts)
 
 
 def _abilities(facts: _TurnFacts) -> set[str]:
     """Returns the agent's capabilities, as far as the turn's model has them."""
-    able, model = set[str](facts.agent.capabilities), facts.model
+    able, model = set[str](facts.able), facts.model
     if model.efforts:
         able.add("effort")
     if not model.verbosity:
@@ -279,16 +279,16 @@ _DEFAULTS: Final = msgspec.structs.asdict(_PLAIN)
 
 
 def _history_changes(facts: _TurnFacts) -> Iterator[str]:
-    if not facts.can("history"):
+    if "history" not in facts.able:
         if not facts.continued and _history_becomes_text(facts):
             yield "flattened"
-    elif not facts.can("system_prompt") and any(map(_is_instruction, facts.turn.history)):
+    elif "system_prompt" not in facts.able and any(map(_is_instruction, facts.turn.history)):
         yield "system-as-user"
 
 
 def _history_becomes_text(facts: _TurnFacts) -> bool:
     history, first = facts.turn.history, 0
-    if facts.can("system_prompt"):
+    if "system_prompt" in facts.able:
         while first < len(history) and _is_instruction(history[first]):
             first += 1
     return len(history) - first > 1
@@ -299,18 +299,18 @@ def _is_instruction(item: object) -> bool:
 
 
 def _changed_mode(facts: _TurnFacts) -> Iterator[str]:
-    if facts.turn.tools and facts.can("client_tools") and not facts.can("plain_model"):
+    if facts.turn.tools and "client_tools" in facts.able and "plain_model" not in facts.able:
         yield "agent"
 
 
 def _uncertain_fields(facts: _TurnFacts) -> Iterator[str]:
     if facts.turn.forwarded is not None:
         return  # the client gets the upstream's own answer
-    if not facts.can("exact_usage"):
+    if "exact_usage" not in facts.able:
         yield "usage"
-    if not facts.can("stop_reasons"):
+    if "stop_reasons" not in facts.able:
         yield "finish_reason"
-    if facts.turn.mode == "agent" and not facts.can("sandbox"):
+    if facts.turn.mode == "agent" and "sandbox" not in facts.able:
         yield "sandbox"
 
 

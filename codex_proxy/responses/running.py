@@ -172,8 +172,11 @@ class RunningResponse(ABC):
             self._close()
 
     async def _run_turns(self) -> None:
-        await self._run_turn()
-        while self._again is not None:
+        while True:
+            with self._service.usage.turn(self.owner, billed_model(self._prepared.turn), self):
+                await self._finish(await self._end_of_turn())
+            if self._again is None:
+                return
             again, self._again = self._again, None
             try:
                 self._prepared = await again()
@@ -181,7 +184,6 @@ class RunningResponse(ABC):
                 await self._refuse(fault.failure)
                 return
             self._renderer = self._new_renderer()
-            await self._run_turn()
 
     async def _refuse(self, failure: Failure) -> None:
         self.failure = failure
@@ -189,10 +191,6 @@ class RunningResponse(ABC):
     def _run_again(self, ended: TurnEnded, again: Callable[[], Awaitable[PreparedResponse]]) -> None:
         self._renderer.feed([ended])  # what it has cost is counted
         self._again = again
-
-    async def _run_turn(self) -> None:
-        with self._service.usage.turn(self.owner, billed_model(self._prepared.turn), self):
-            await self._finish(await self._end_of_turn())
 
     async def _end_of_turn(self) -> TurnEnded:
         try:
@@ -365,8 +363,10 @@ class FrameBuffer:
         self.report_drained()
 
     def report_drained(self) -> None:
-        if not any(reader.has_frames for reader in self._readers):
-            self._on_drained()
+        for reader in self._readers:
+            if reader.frames:
+                return
+        self._on_drained()
 
 
 class FrameReader:
@@ -381,20 +381,16 @@ class FrameReader:
         self._max_bytes = max_bytes
         self._took_part = False
         """Whether the last `take` has left frames."""
-        self._frames: deque[Frame] = deque()
+        self.frames: deque[Frame] = deque()
         self._size = 0
         self.wakeup = Wakeup()
         """Wakes the reader for each batch, and at the end."""
-
-    @property
-    def has_frames(self) -> bool:
-        return bool(self._frames)
 
     async def wait(self, push: Push | None = None) -> None:
         """Waits for frames that `push` has not delivered, an `overrun` or the end. May be cancelled and called
         again.
         """
-        if not (self._frames or self.overrun or self._buffer.ended):
+        if not (self.frames or self.overrun or self._buffer.ended):
             await self.wakeup.wait(push)
         elif self._took_part:
             await asyncio.sleep(0)  # others are served first
@@ -402,14 +398,14 @@ class FrameReader:
     def take(self) -> list[Frame]:
         """Returns new frames without waiting; of many only `TAKEN_AT_ONCE` bytes, or one longer frame."""
         taken = self._next()
-        self._took_part = bool(self._frames)
-        self.overrun, self.finished = False, self._buffer.ended and not self._frames
-        if taken and not self._frames:
+        self._took_part = bool(self.frames)
+        self.overrun, self.finished = False, self._buffer.ended and not self.frames
+        if taken and not self.frames:
             self._buffer.report_drained()
         return taken
 
     def _next(self) -> list[Frame]:
-        frames = self._frames
+        frames = self.frames
         if self._size <= TAKEN_AT_ONCE:
             taken = list(frames)
             frames.clear()
@@ -429,7 +425,7 @@ class FrameReader:
 
     def put(self, frames: list[Frame], *, last: bool) -> None:
         if not self.overrun:
-            self._frames += frames
+            self.frames += frames
             self._size += sum([len(frame) for _, frame in frames])
             if self._max_bytes is not None and self._size > self._max_bytes:
                 self._forget()
@@ -437,5 +433,5 @@ class FrameReader:
         self.wakeup.wake(last=last or self._size > TAKEN_AT_ONCE)  # more than a push may send at once
 
     def _forget(self) -> None:
-        self._frames.clear()
+        self.frames.clear()
         self._size = 0

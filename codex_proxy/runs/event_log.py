@@ -149,6 +149,8 @@ class EventLog:
     def __init__(self, on_backlog: Callable[[int], None] | None = None) -> None:
         self.ended = False
         self.appended = 0
+        self.end = 0
+        """The position behind the last batch."""
         self._batches: deque[Batch] = deque()
         self._dropped = 0
         """Number of batches that every reader has seen."""
@@ -166,6 +168,7 @@ class EventLog:
         is_long = len(events) > EVENTS_AT_ONCE or _has_long_text(events)
         for batch in _parts(events, size) if is_long else (Batch(events, size),):
             self._batches.append(batch)
+            self.end += 1
             self.appended += batch.size
         self.ended = self.ended or ended
         for cursor in self._cursors:
@@ -209,11 +212,6 @@ class EventLog:
             return self._batches
         # An index in the middle of a deque would have to be looked for each time.
         return islice(self._batches, position - self._dropped, None)
-
-    @property
-    def end(self) -> int:
-        """The position behind the last batch."""
-        return self._dropped + len(self._batches)
 
     def trim(self) -> None:
         """Removes the batches that every reader has taken."""

@@ -33,7 +33,7 @@ from codex_proxy.core.events import (
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput, RawHistoryItem
 from codex_proxy.core.limits import TurnLimits
-from codex_proxy.core.own_errors import breaks_off, release_all
+from codex_proxy.core.own_errors import break_off_on_error, breaks_off, release_all
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.deadlines import Deadlines, DeadlineWatch, deadline_failure
@@ -72,12 +72,14 @@ TOO_SLOW = Failure(
 def _fails_turn_on_error(method: Callable[Concatenate[Run, P], None]) -> Callable[Concatenate[Run, P], None]:
     """Wraps a method that others call: an exception breaks the turn off, and the turn's end releases its session."""
 
-    @breaks_off
     @wraps(method)
     def guarded(run: Run, /, *args: P.args, **kwargs: P.kwargs) -> None:
-        method(run, *args, **kwargs)
-        if run._repair.ended:
-            run._release_session()
+        try:
+            method(run, *args, **kwargs)
+            if run._repair.ended:
+                run._release_session()
+        except Exception:  # noqa: BLE001 - logged
+            break_off_on_error(run)
 
     return guarded
 
@@ -108,7 +110,7 @@ class Run:
         services: RunServices,
         slot: Slot,
         running: set[Run],
-        limits: TurnLimits,
+        max_chars: int,
         deadlines: Deadlines,
         *,
         runner: ToolRunner | None = None,
@@ -116,8 +118,8 @@ class Run:
         remembers: bool = True,
         durable: bool = True,
     ) -> None:
-        """The run is in `running` until it has ended. `limits`: those that the agent cannot enforce. The others:
-        see `RunScheduler.start`.
+        """The run is in `running` until it has ended. An answer of `max_chars` is cut. The others: see
+        `RunScheduler.start`.
         """
         self.turn = turn
         """The turn as the client asked for it, with its owner."""
@@ -133,7 +135,7 @@ class Run:
         self._services, self._digests = services, HistoryDigests(turn.history)
         self._slot, self._running = slot, running
         self._replay = replay
-        self._limits, self._remembers, self._durable = limits, remembers, durable
+        self._remembers, self._durable = remembers, durable
         self._context = copy_context()
         """The request's context variables: events arrive in another context."""
         self._progress: asyncio.TimerHandle | None = None
@@ -143,6 +145,8 @@ class Run:
         self._forwards = turn.forwarded is not None
         self._repair = TurnRepair()
         self._agent = services.agent_of(turn)
+        max_tokens = None if "max_tokens" in self._agent.capabilities else turn.max_tokens
+        self._limits = TurnLimits(chars=max_chars, stop=turn.stop, max_tokens=max_tokens)
         self._usage = TurnUsage(turn, self._agent.name, services.added_tokens)
         self._recorder: TurnRecorder | None = None
         self._calls = ServerCalls(runner, partial(services.spawn, context=self._context))
@@ -175,7 +179,8 @@ class Run:
         """
         session: ReusedSession | AgentSession | None = None
         try:
-            self.turn = await self._services.with_call_ids(self.turn)
+            if self.turn.calls_without_ids:
+                self.turn = await self._services.with_call_ids(self.turn)
             self.observers, self._recorder = observe(self.turn, self._agent, watchers, first)
             self.log.observe(self.observers)
             if self._recorder is not None:

@@ -14,7 +14,7 @@ from codex_proxy.agents.agent import Agent
 from codex_proxy.core.events import Event
 from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind
 from codex_proxy.core.items import HistoryItem
-from codex_proxy.core.limits import MAX_TURN_CHARS, TurnLimits
+from codex_proxy.core.limits import MAX_TURN_CHARS
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.idle_sessions import IdleLimits
@@ -114,7 +114,7 @@ class RunScheduler:
         slot = await self._slot(owner)
         try:
             run = Run(
-                turn, self.services, slot, self._runs, self._turn_limits(turn), self._deadlines_of(turn),
+                turn, self.services, slot, self._runs, self._limits.max_chars, self._deadlines_of(turn),
                 runner=runner, replay=replay, remembers=remembers, durable=durable,
             )  # fmt: skip
         except BaseException:
@@ -128,11 +128,6 @@ class RunScheduler:
             run.end_unbegun(error)
             raise
         return run
-
-    def _turn_limits(self, turn: Turn) -> TurnLimits:
-        able = self.services.agent_of(turn).capabilities
-        max_tokens = None if "max_tokens" in able else turn.max_tokens
-        return TurnLimits(chars=self._limits.max_chars, stop=turn.stop, max_tokens=max_tokens)
 
     # --- slots ----------------------------------------------------------------------------------
 

@@ -154,10 +154,9 @@ class RunServices:
     # --- the step memory ------------------------------------------------------------------------
 
     async def with_call_ids(self, turn: Turn) -> Turn:
-        """Returns the turn with the ids of its history's calls, where the client has sent none."""
-        if turn.calls_without_ids:
-            async with _logged_failure_of_memory():
-                return await with_call_ids(turn, self.memory)
+        """Returns the turn with the ids of its history's calls, which the client has not sent."""
+        async with _logged_failure_of_memory():
+            return await with_call_ids(turn, self.memory)
         return turn
 
     async def remember(

@@ -90,7 +90,10 @@ class FairQueue(Generic[T]):
         return next((owner for owner in self._waiting if self._has_room(owner)), None)
 
     def _has_room(self, owner: str) -> bool:
-        return self.running < self._limit and self._running[owner] < share_of(self._limit, self._owners())
+        if self.running >= self._limit:
+            return False
+        theirs = self._running[owner]  # a share is at least one slot
+        return not theirs or theirs < share_of(self._limit, self._owners())
 
 
 class Slot:

@@ -187,3 +187,13 @@ async def test_the_agent_is_asked_once_and_not_where_it_has_just_reported() -> N
     limits = NewestLimits()
     report_limits(limits, primary=window(1))
     assert not limits.claim_request(60)
+
+
+async def test_limits_that_an_agent_repeats_are_new_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter((1.0, 5.0, 6.0))
+    monkeypatch.setattr(f"{NewestLimits.__module__}._now", lambda: next(seconds))
+    limits = NewestLimits()
+    report_limits(limits, limitId="a", primary=window(1))
+    report_limits(limits, limitId="a", primary=window(1))
+    found, age = limits.newest()
+    assert (len(found), age) == (1, 1.0)

@@ -127,6 +127,10 @@ def _number(reported: Mapping[str, Any], *names: str) -> float | None:
 class NewestLimits:
     def __init__(self) -> None:
         self._known: dict[str, AccountLimits] = {}
+        self._newest: bytes | None = None
+        """The newest message."""
+        self._newest_counts = False
+        """Whether it has limits."""
         self._told_at = 0.0
         self._asked_at: float | None = None
         self._answered = asyncio.Event()
@@ -135,11 +139,20 @@ class NewestLimits:
         """Merges the limits in the agent's message into the known ones, and wakes who waits for them. Empty `json`: the
         agent refused to report any.
         """
+        if json != self._newest:  # an agent repeats its limits at every call of its model
+            self._newest, self._newest_counts = json, self._merge(json)
+        if self._newest_counts:
+            self._told_at = _now()
+        self._answered.set()
+
+    def _merge(self, json: bytes) -> bool:
+        """Returns whether there are limits in the message."""
+        has_some = False
         for reported in limits_in(json):
             if reported.id in self._known or len(self._known) < MAX_COUNT:
                 self._known[reported.id] = _merge(self._known.get(reported.id), reported)
-                self._told_at = _now()
-        self._answered.set()
+                has_some = True
+        return has_some
 
     def newest(self) -> tuple[tuple[AccountLimits, ...], float]:
         """Returns all known limits, and the seconds since the last report; `()` and 0 if none is known."""

@@ -14,7 +14,7 @@ from codex_proxy.core.events import Stop, Usage
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.json_values import without_surrogates
 from codex_proxy.core.shown_text import excerpt
-from codex_proxy.surfaces.answers.renderer import Count, JsonText, Yes, one_of, raw_text, schema_json
+from codex_proxy.surfaces.answers.renderer import Count, JsonText, Yes, one_of, raw_text
 from codex_proxy.surfaces.requests.body import JsonSchemaFormat
 from codex_proxy.surfaces.responses.history import encode_summary
 from codex_proxy.surfaces.responses.tools import ResponsesTools
@@ -289,9 +289,9 @@ def usage_object(usage: Usage, *, estimated: bool = False) -> ResponseUsage:
 class ResponseHead:
     """What does not change while the response is made."""
 
-    def __init__(self, id: str, created_at: int, echo: Mapping[str, Any]) -> None:
+    def __init__(self, id: str, created_at: int, echo: Mapping[str, msgspec.Raw]) -> None:
         self._first = {"id": raw_text(id), "object": "response", "created_at": created_at}
-        self._echo = {key: schema_json(value) for key, value in echo.items()}
+        self._echo = dict(echo)
 
     def set_service_tier(self, tier: msgspec.Raw) -> None:
         """Sets the service tier. `tier`: JSON, from the model server."""
