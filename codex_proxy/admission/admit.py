@@ -22,7 +22,7 @@ from codex_proxy.parts import absent_part
 from codex_proxy.runs.server_calls import ToolRunner, approved_calls
 from codex_proxy.surfaces.requests.named_models import models_in
 from codex_proxy.surfaces.requests.options import FieldNames
-from codex_proxy.surfaces.responses.mcp_offers import combine_choices
+from codex_proxy.surfaces.responses.mcp import combine_choices
 from codex_proxy.surfaces.responses.tools import HostedOffer, McpChoice, McpOffer, hosted_tool_fault
 from codex_proxy.workers.schema_checks import SchemaChecks, check_schemas
 

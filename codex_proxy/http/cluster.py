@@ -8,7 +8,7 @@ from aiohttp import web
 
 from codex_proxy import __version__
 from codex_proxy.http.app_keys import CLOCK, RESPONSES
-from codex_proxy.http.replies import json_response
+from codex_proxy.http.endpoint import json_response
 from codex_proxy.store.health import require_store, store_errors_as_faults
 from codex_proxy.surfaces.answers.renderer import Count
 

@@ -16,9 +16,9 @@ from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.body import name_ignored, parse_body, read_body
+from codex_proxy.http.endpoint import json_response
 from codex_proxy.http.listing import check_include, decode_item, list_object, list_page
 from codex_proxy.http.middleware.request_context import OWNER
-from codex_proxy.http.replies import json_response
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.store.health import require_store, store_errors_as_faults
 from codex_proxy.store.store import Store

@@ -27,7 +27,7 @@ from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.items import McpTools
 from codex_proxy.core.own_errors import release_all
-from codex_proxy.http.replies import log_unforeseen
+from codex_proxy.http.endpoint import log_unforeseen
 from codex_proxy.http.sse import EventStream, IdleTimer
 from codex_proxy.responses.follow import Follower
 from codex_proxy.responses.foreground import ResponseReader

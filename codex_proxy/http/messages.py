@@ -14,10 +14,9 @@ from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.app_keys import IDS, RUNS
 from codex_proxy.http.body import name_ignored, parse_request, read_body
-from codex_proxy.http.endpoint import REQUEST_ID
+from codex_proxy.http.endpoint import REQUEST_ID, json_response
 from codex_proxy.http.exchange import Source
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES
-from codex_proxy.http.replies import json_response
 from codex_proxy.http.routing import body_of_unknown_model
 from codex_proxy.http.turns import TurnAnswer, serve_turn, start_timings, start_turn
 from codex_proxy.surfaces.messages.content import PING

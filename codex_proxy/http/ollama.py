@@ -17,10 +17,10 @@ from codex_proxy.core.passing import PassingAgent
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.app_keys import CLOCK, RUNS
 from codex_proxy.http.body import name_ignored, parse_request, read_body
+from codex_proxy.http.endpoint import json_response
 from codex_proxy.http.exchange import TurnTimings
 from codex_proxy.http.middleware.request_context import CLIENT
 from codex_proxy.http.pass_through import ask_upstream, serving_upstream
-from codex_proxy.http.replies import json_response
 from codex_proxy.http.server_info import ENVIRONMENT, STARTED
 from codex_proxy.http.sse import NDJSON
 from codex_proxy.http.turns import TurnAnswer, serve_turn, start_timings

@@ -19,8 +19,8 @@ from codex_proxy.core.checks import Check
 from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.app_keys import CLIENTS, RESPONSES, RUNS
+from codex_proxy.http.endpoint import json_response
 from codex_proxy.http.middleware.request_context import CLIENT, OWNER, REPLY_HEADERS
-from codex_proxy.http.replies import json_response
 from codex_proxy.http.server_info import STARTED, WORKER, agent_health, agents_for, root, tool_server_health
 from codex_proxy.http.sse import EventStream
 from codex_proxy.runs.observers import WORKER_TURNS, TurnRecord, TurnRecords

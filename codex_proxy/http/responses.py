@@ -15,6 +15,7 @@ from codex_proxy.core.tokens import estimate_all
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.body import HELD, hints_of, name_ignored, parse_body, parse_request, read_body
+from codex_proxy.http.endpoint import json_response
 from codex_proxy.http.exchange import (
     LogReader,
     OneRun,
@@ -25,7 +26,6 @@ from codex_proxy.http.exchange import (
 )
 from codex_proxy.http.listing import check_include, decode_item, list_page
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER
-from codex_proxy.http.replies import json_response
 from codex_proxy.http.routing import body_of_target, later_targets
 from codex_proxy.http.sse import EventStream, stream_slot
 from codex_proxy.http.turns import (

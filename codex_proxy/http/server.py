@@ -24,11 +24,10 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.http.app_keys import IDS, RUNS
 from codex_proxy.http.body import WAITS_TO_SEND, hold_body_bytes
-from codex_proxy.http.endpoint import REQUEST_ID, Handler
+from codex_proxy.http.endpoint import REQUEST_ID, Handler, fault_response, log_unforeseen
 from codex_proxy.http.middleware.access import check_access, hold_right
 from codex_proxy.http.middleware.rate_limit import count_if_turn, hold_connection
 from codex_proxy.http.middleware.request_context import ON_EVERY_REPLY, add_headers, provide_context
-from codex_proxy.http.replies import fault_response, log_unforeseen
 from codex_proxy.http.routing import with_fallbacks
 from codex_proxy.http.sse import limit_stall
 from codex_proxy.surfaces.errors import error_body, retry_after, status_of

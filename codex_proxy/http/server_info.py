@@ -18,10 +18,9 @@ from codex_proxy.agents.agent import Agent, UpstreamState, all_agents
 from codex_proxy.core.faults import STOPPING, Fault
 from codex_proxy.core.keys import digest_of
 from codex_proxy.http.app_keys import CLIENTS, RESPONSES, RUNS
-from codex_proxy.http.endpoint import Endpoint, served_endpoints
+from codex_proxy.http.endpoint import Endpoint, is_anthropic_client, json_response, served_endpoints
 from codex_proxy.http.middleware.access import delay_guesses, is_local, key_in
 from codex_proxy.http.middleware.request_context import CLIENT
-from codex_proxy.http.replies import is_anthropic_client, json_response
 from codex_proxy.surfaces.answers.codex_models import codex_list_body
 from codex_proxy.surfaces.answers.renderer import Count, one_of
 from codex_proxy.surfaces.messages.models import (

@@ -22,11 +22,10 @@ from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.files.private import replace_file
 from codex_proxy.http.app_keys import CLIENTS
-from codex_proxy.http.endpoint import REQUEST_ID
+from codex_proxy.http.endpoint import REQUEST_ID, json_response
 from codex_proxy.http.middleware.access import RIGHT, is_local
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
 from codex_proxy.http.middleware.request_context import OWNER, REPLY_HEADERS
-from codex_proxy.http.replies import json_response
 from codex_proxy.surfaces.answers.renderer import Count, Yes
 from codex_proxy.workers.slots import FairQueue
 

@@ -9,8 +9,8 @@ from aiohttp import web
 
 from codex_proxy.agents.agent import Agent, all_agents
 from codex_proxy.http.app_keys import CLOCK, RUNS, USAGE
+from codex_proxy.http.endpoint import json_response
 from codex_proxy.http.middleware.request_context import CLIENT, OWNER
-from codex_proxy.http.replies import json_response
 from codex_proxy.store.health import store_errors_as_faults
 from codex_proxy.store.usage import UsageQuery
 from codex_proxy.surfaces.answers.usage_report import (

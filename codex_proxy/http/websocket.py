@@ -20,11 +20,11 @@ from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind, bad_req
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.body import BODY_BUDGET, HeldBytes, hints_of, parse_body
+from codex_proxy.http.endpoint import log_unforeseen
 from codex_proxy.http.middleware.access import KEY_PROTOCOL, RIGHT, subprotocols
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
 from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS, count_request
 from codex_proxy.http.middleware.request_context import CLIENT
-from codex_proxy.http.replies import log_unforeseen
 from codex_proxy.http.routing import ROUTED, next_target
 from codex_proxy.http.sse import stream_slot
 from codex_proxy.http.turns import IGNORED_HEADER, agent_headers

@@ -30,13 +30,14 @@ from codex_proxy.responses.prepare import (
 from codex_proxy.responses.running import RunningResponse
 from codex_proxy.responses.saving import (
     RETRY_SECONDS,
+    StoredLog,
     conversation_append,
+    end_for_another,
     end_stored_response,
     output_items,
     take_back,
 )
 from codex_proxy.responses.service import ResponsesService
-from codex_proxy.responses.stored_log import StoredLog, end_for_another
 from codex_proxy.runs.event_log import Cursor
 from codex_proxy.runs.run import Run
 from codex_proxy.store.health import failure_of, require_store, store_errors_as_faults

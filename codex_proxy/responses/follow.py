@@ -12,8 +12,8 @@ import msgspec
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.responses.background import BackgroundResponse
+from codex_proxy.responses.saving import StoredLog, has_stream
 from codex_proxy.responses.service import ResponsesService
-from codex_proxy.responses.stored_log import StoredLog, has_stream
 from codex_proxy.runs.event_log import TAKEN_AT_ONCE, Push
 from codex_proxy.store.health import require_store, store_errors_as_faults
 from codex_proxy.store.leases import Watch

@@ -29,7 +29,7 @@ from codex_proxy.store.store import Store
 from codex_proxy.surfaces.answers.renderer import schema_json
 from codex_proxy.surfaces.answers.usage import tokens_in
 from codex_proxy.surfaces.responses.kept_log import RENDERER, Rendering
-from codex_proxy.surfaces.responses.mcp_offers import newest_lists
+from codex_proxy.surfaces.responses.mcp import newest_lists
 from codex_proxy.surfaces.responses.parse import ENCRYPTED_REASONING, ParsedResponse
 from codex_proxy.surfaces.responses.profile import leaves_out_orphans
 from codex_proxy.surfaces.responses.render import ResponsesRenderer

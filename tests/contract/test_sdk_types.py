@@ -25,7 +25,7 @@ from typing_extensions import TypedDict
 
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.parts.upstream.openai_responses.answer import HOSTED_EVENTS
-from codex_proxy.surfaces.responses import mcp_items
+from codex_proxy.surfaces.responses import mcp
 from codex_proxy.surfaces.responses.output import HOSTED_TYPES, KINDS
 from tests.pictures import PIXEL
 from tests.sdk_types import kinds, smallest
@@ -263,7 +263,7 @@ def test_the_page_names_the_events_that_are_sent() -> None:
     assert set(row("events")[0]) == sent
 
 
-STAGED: Final = (mcp_items.LIST_TYPE, mcp_items.CALL_TYPE)
+STAGED: Final = (mcp.LIST_TYPE, mcp.CALL_TYPE)
 
 
 def test_a_type_that_is_new_in_an_sdk_is_missing_on_the_page() -> None:

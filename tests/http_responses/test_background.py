@@ -16,9 +16,9 @@ from openai import AsyncOpenAI, NotFoundError
 
 from codex_proxy.agents.codex_app_server.agent import AppServerAgent
 from codex_proxy.core.faults import Fault, bad_request
-from codex_proxy.responses import background, stored_log
+from codex_proxy.responses import background, saving
+from codex_proxy.responses.saving import BEFORE_ALL
 from codex_proxy.responses.service import BackgroundResponses
-from codex_proxy.responses.stored_log import BEFORE_ALL
 from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.values import StoredResponse, StoreUnavailable
 from codex_proxy.surfaces.responses import kept_log
@@ -428,7 +428,7 @@ async def test_a_large_log_is_rendered_beside_the_event_loop_to_the_same_stream(
 ) -> None:
     answer = await create(proxy, "[[fake:count n=2000 size=100]]", background=True, stream=True)
     events = events_of(answer.text)
-    monkeypatch.setattr(stored_log, "LARGE", 1000)
+    monkeypatch.setattr(saving, "LARGE", 1000)
     assert await stream_of(proxy, events[0]["response"]["id"]) == events
 
 

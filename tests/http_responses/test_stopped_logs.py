@@ -18,8 +18,8 @@ from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.responses import background
 from codex_proxy.responses.background import BackgroundResponse, cancel_in_background
 from codex_proxy.responses.follow import Follower
+from codex_proxy.responses.saving import BEFORE_ALL
 from codex_proxy.responses.service import ResponsesService
-from codex_proxy.responses.stored_log import BEFORE_ALL
 from codex_proxy.runs import event_log
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import Frame, StoredResponse, StoreUnavailable

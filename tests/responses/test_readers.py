@@ -12,7 +12,7 @@ import pytest
 
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.http.app_keys import RESPONSES
-from codex_proxy.responses import follow, stored_log
+from codex_proxy.responses import follow, saving
 from codex_proxy.responses.follow import Follower, check_followable
 from codex_proxy.responses.foreground import ForegroundResponse, ResponseReader, start_foreground
 from codex_proxy.responses.prepare import PreparedResponse, prepare
@@ -139,7 +139,7 @@ async def test_a_follower_that_falls_behind_gets_every_event_all_the_same(
     proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_unread: int
 ) -> None:
     monkeypatch.setattr(follow, "MAX_UNREAD", max_unread)
-    monkeypatch.setattr(stored_log, "ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(saving, "ROWS_AT_ONCE", 1)
     id, follower = await followed_in_background(proxy, HELD_PROMPT)
     await follower.wait()
     read = follower.take()

@@ -12,10 +12,9 @@ from codex_proxy.core.event_rows import encode_row
 from codex_proxy.core.events import Event, ItemStarted, Stop, TextDelta, TurnEnded
 from codex_proxy.core.items import Message
 from codex_proxy.http.app_keys import RESPONSES
-from codex_proxy.responses import stored_log
+from codex_proxy.responses import saving
 from codex_proxy.responses.follow import Follower
-from codex_proxy.responses.saving import end_stored_response
-from codex_proxy.responses.stored_log import BEFORE_ALL, StoredLog, end_for_another
+from codex_proxy.responses.saving import BEFORE_ALL, StoredLog, end_for_another, end_stored_response
 from codex_proxy.runs.event_log import TAKEN_AT_ONCE
 from codex_proxy.store.values import StoredResponse
 from codex_proxy.surfaces.responses.kept_log import FIRST, LAST
@@ -52,7 +51,7 @@ async def test_what_a_server_wrote_while_another_one_cancelled_is_in_stream_and_
             await store.append_frames("local", id, [(FIRST + 2, encode_row([TextDelta("m", " two")]))])
             return await end_stored_response(*given, **more)
 
-        monkeypatch.setattr(stored_log, "end_stored_response", late)
+        monkeypatch.setattr(saving, "end_stored_response", late)
         await end_for_another(
             service, store, "local", cancelled_response(running), TurnEnded(Stop.INTERRUPTED)
         )

@@ -7,7 +7,7 @@ import uuid
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codex_proxy.surfaces.responses.mcp_items import call_id_of, new_item_id
+from codex_proxy.surfaces.responses.mcp import call_id_of, new_item_id
 
 
 class Random:

@@ -13,8 +13,16 @@ from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind
 from codex_proxy.core.keys import NO_KEY_OWNER
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.app_keys import CLOCK, IDS, RUNS
-from codex_proxy.http.endpoint import ENDPOINT, REQUEST_ID, ROUTES, Handler
-from codex_proxy.http.replies import error_api_of, fault_response, is_ollama_path, log_unforeseen
+from codex_proxy.http.endpoint import (
+    ENDPOINT,
+    REQUEST_ID,
+    ROUTES,
+    Handler,
+    error_api_of,
+    fault_response,
+    is_ollama_path,
+    log_unforeseen,
+)
 from codex_proxy.runs.observers import TURN_ORIGIN, TurnOrigin
 from codex_proxy.surfaces.ollama.answer import NO_OLLAMA
 

@@ -24,7 +24,7 @@ from codex_proxy.parts.mcp.settings import McpSettings
 from codex_proxy.parts.mcp.values import McpFault, McpLimits, McpListing, McpResult
 from codex_proxy.process.launch import Command
 from codex_proxy.settings.fields import Settings, split_list
-from codex_proxy.surfaces.responses.mcp_offers import allowed_names, allows, needs_approval
+from codex_proxy.surfaces.responses.mcp import allowed_names, allows, needs_approval
 from codex_proxy.surfaces.responses.tools import McpOffer
 from codex_proxy.tools.checks import Verdict
 from codex_proxy.tools.policy import ToolOutput

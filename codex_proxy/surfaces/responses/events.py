@@ -15,7 +15,7 @@ from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import ToolCall
 from codex_proxy.surfaces.answers.renderer import json_bytes, json_text, raw_text
 from codex_proxy.surfaces.errors import error_body, row_of, status_of
-from codex_proxy.surfaces.responses import mcp_items
+from codex_proxy.surfaces.responses import mcp
 from codex_proxy.surfaces.responses.output import ACTIVITY_TYPE, OutputItem, Part, empty_part, text_part
 
 DONE: Final = b"event: done\ndata: [DONE]\n\n"
@@ -26,7 +26,7 @@ DELTAS: Final = {
     ("reasoning", "summary"): "response.reasoning_summary_text.delta",
     ("function_call", "arguments"): "response.function_call_arguments.delta",
     ("custom_tool_call", "arguments"): "response.custom_tool_call_input.delta",
-    (mcp_items.CALL_TYPE, "arguments"): "response.mcp_call_arguments.delta",
+    (mcp.CALL_TYPE, "arguments"): "response.mcp_call_arguments.delta",
     (ACTIVITY_TYPE, "output"): f"{ACTIVITY_TYPE}.output.delta",
 }
 """The event's name by kind of item and part."""
@@ -36,7 +36,7 @@ _WHOLE_TEXTS: Final = {
     "refusal": ("response.refusal.done", "refusal"),
     "summary": ("response.reasoning_summary_text.done", "text"),
 }
-_STAGED_KINDS: Final = frozenset({mcp_items.LIST_TYPE, mcp_items.CALL_TYPE})
+_STAGED_KINDS: Final = frozenset({mcp.LIST_TYPE, mcp.CALL_TYPE})
 """Kinds with events for their beginning and end."""
 
 
@@ -158,7 +158,7 @@ class ResponseEvents:
             self._add("response.function_call_arguments.done", **position, name=name, arguments=whole)
         elif output.kind == "custom_tool_call":
             self._add("response.custom_tool_call_input.done", **position, input=whole)
-        elif output.kind == mcp_items.CALL_TYPE:
+        elif output.kind == mcp.CALL_TYPE:
             self._add("response.mcp_call_arguments.done", **position, arguments=whole)
 
     def send_item_stage(self, output: OutputItem, stage: str) -> None:
@@ -257,8 +257,8 @@ class OutputOrder:
         """
         if ended != "incomplete":
             return ended
-        if status == "completed" and output.kind == mcp_items.CALL_TYPE:
-            output.printed[:] = [mcp_items.CUT_OFF]
+        if status == "completed" and output.kind == mcp.CALL_TYPE:
+            output.printed[:] = [mcp.CUT_OFF]
             self._events.send_item_stage(output, "failed")
             return "failed"
         return status

@@ -24,10 +24,10 @@ from codex_proxy.core.items import (
     code_call,
 )
 from codex_proxy.surfaces.answers.renderer import json_bytes
-from codex_proxy.surfaces.responses import mcp_items
+from codex_proxy.surfaces.responses import mcp
 from codex_proxy.surfaces.responses.client_tools import as_function_item, name_of
 from codex_proxy.surfaces.responses.items import ItemDict
-from codex_proxy.surfaces.responses.mcp_items import McpHistory
+from codex_proxy.surfaces.responses.mcp import McpHistory
 from codex_proxy.surfaces.responses.output import ACTIVITY_TYPE
 
 _MARK: Final = "codex-proxy-summary-1."
@@ -117,7 +117,7 @@ class _Reader:
             self._add_call(item, index)
         elif kind in _OUTPUTS:
             self._add_output(item, index)
-        elif kind in mcp_items.KINDS:
+        elif kind in mcp.KINDS:
             self._add(index, *self._mcp.convert(item, index))
         elif kind in _CONVERSIONS:
             self._add(index, *_CONVERSIONS[kind](item, self._seen))

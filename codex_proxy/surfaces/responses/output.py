@@ -26,7 +26,7 @@ from codex_proxy.core.items import (
 from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.surfaces.answers.renderer import json_lines, json_text, raw_text
 from codex_proxy.surfaces.answers.usage import json_tokens
-from codex_proxy.surfaces.responses import mcp_items
+from codex_proxy.surfaces.responses import mcp
 from codex_proxy.surfaces.responses.client_tools import CALL_FIELDS
 from codex_proxy.surfaces.responses.items import PREFIXES, ItemDict
 
@@ -242,17 +242,17 @@ KINDS: Final[dict[str, Callable[[OutputItem], dict[str, Any]]]] = {
     "custom_tool_call": _call,
     TOOL_SEARCH_CALL: _tool_search_call,
     **dict.fromkeys(CALL_FIELDS, _machine_call),
-    mcp_items.LIST_TYPE: _mcp_list,
-    mcp_items.CALL_TYPE: _mcp_call,
-    mcp_items.REQUEST_TYPE: _mcp_approval,
+    mcp.LIST_TYPE: _mcp_list,
+    mcp.CALL_TYPE: _mcp_call,
+    mcp.REQUEST_TYPE: _mcp_approval,
     ACTIVITY_TYPE: _activity,
 }
 """The functions that return an item's fields beside type, id and status, by kind."""
 
 _SERVER_ITEM_KINDS: Final[dict[type[Item], str]] = {
-    McpTools: mcp_items.LIST_TYPE,
-    McpCall: mcp_items.CALL_TYPE,
-    McpApproval: mcp_items.REQUEST_TYPE,
+    McpTools: mcp.LIST_TYPE,
+    McpCall: mcp.CALL_TYPE,
+    McpApproval: mcp.REQUEST_TYPE,
 }
 
 
@@ -268,7 +268,7 @@ def output_item(
         return None
     prefix, own = PREFIXES[kind], item.id
     if isinstance(item, McpCall | McpApproval):
-        return OutputItem(item, kind, mcp_items.new_item_id(prefix, item.call_id, ids))
+        return OutputItem(item, kind, mcp.new_item_id(prefix, item.call_id, ids))
     return OutputItem(item, kind, new_item_id(own, prefix, ids), called)
 
 

@@ -14,7 +14,7 @@ from codex_proxy.core.events import ItemEnded
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import Activity, McpApproval, McpCall, McpTools, Reasoning, ToolCall
 from codex_proxy.surfaces.answers.renderer import json_bytes, raw_text
-from codex_proxy.surfaces.responses import mcp_items
+from codex_proxy.surfaces.responses import mcp
 from codex_proxy.surfaces.responses.events import ResponseEvents
 from codex_proxy.surfaces.responses.output import ARGUMENTS, TEXT, OutputItem, Part
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
@@ -54,7 +54,7 @@ class OpenResponsesEvents(ResponseEvents):
         self._add("response.completed", response={**response, "status": "completed"})
 
     def send_item_added(self, output: OutputItem) -> None:
-        if output.kind not in _CALLS and output.kind != mcp_items.CALL_TYPE:
+        if output.kind not in _CALLS and output.kind != mcp.CALL_TYPE:
             return
         if _is_legacy(output):
             self._add("response.tool_calls.created", **_place(output), tool_call=item_object(output))
@@ -75,7 +75,7 @@ class OpenResponsesEvents(ResponseEvents):
             return
         if output.kind in _CALLS:
             self._whole_calls.append(whole | {"arguments": msgspec.Raw(part.whole())})
-        elif output.kind == mcp_items.CALL_TYPE:
+        elif output.kind == mcp.CALL_TYPE:
             self._add("response.function_call_arguments.done", **whole, arguments=msgspec.Raw(part.whole()))
 
     def send_annotation_added(self, output: OutputItem, part: Part) -> None:
@@ -107,7 +107,7 @@ def item_object(output: OutputItem) -> dict[str, Any]:
     """Returns the item in this profile's form: calls of the client's tools are `ready`, this server's calls are
     function calls.
     """
-    if isinstance(output.item, McpCall) and output.kind == mcp_items.CALL_TYPE:
+    if isinstance(output.item, McpCall) and output.kind == mcp.CALL_TYPE:
         return _as_function(output, output.item)
     whole = output.whole()
     return whole | {"status": "ready"} if output.kind in _CALLS else whole
@@ -153,13 +153,11 @@ class OpenResponsesRenderer(ResponsesRenderer):
     def _on_item_ended(self, event: ItemEnded) -> None:
         super()._on_item_ended(event)
         output = self._items.get(event.id)
-        if output is not None and output.kind == mcp_items.CALL_TYPE and event.status != "incomplete":
+        if output is not None and output.kind == mcp.CALL_TYPE and event.status != "incomplete":
             result = _Result(output.item, _RESULT, self._ids.new("fco_"))
             self._announce(result)
             part = self._new_part(result, TEXT)
-            self._events.send_deltas(
-                result, part, part.add([mcp_items.texts_as_array("".join(output.printed))])
-            )
+            self._events.send_deltas(result, part, part.add([mcp.texts_as_array("".join(output.printed))]))
             self._order.end_item(result, "completed")
 
     def _whole_output(self) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from codex_proxy.core.faults import Fault
 from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, HistoryOutput, TextPart
 from codex_proxy.surfaces.responses.context import context_history, parse_context
 from codex_proxy.surfaces.responses.history import history_entries, history_of
-from codex_proxy.surfaces.responses.mcp_items import error_text
+from codex_proxy.surfaces.responses.mcp import error_text
 from tests.surfaces.chat.turns import approval, gave, open_call, text_item, tool_list, turn
 from tests.surfaces.responses.answering import output as output_of
 from tests.surfaces.responses.asking import CATALOG, ask, history

@@ -11,7 +11,7 @@ from codex_proxy.core.faults import Fault
 from codex_proxy.core.items import McpOrigin, Tool
 from codex_proxy.core.tool_names import ListedTool, offered_name
 from codex_proxy.core.turn import NamedTools, ToolChoice
-from codex_proxy.surfaces.responses.mcp_offers import allows, combine_choices, needs_approval, newest_lists
+from codex_proxy.surfaces.responses.mcp import allows, combine_choices, needs_approval, newest_lists
 from tests.surfaces.responses.asking import ask, function_tool
 
 MCP = {"type": "mcp", "server_label": "files", "server_url": "http://localhost:1/mcp"}

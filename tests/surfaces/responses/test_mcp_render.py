@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from codex_proxy.core.events import Event, ItemEnded, OutputDelta, RawItem, TurnEnded
-from codex_proxy.surfaces.responses.mcp_items import call_id_of
+from codex_proxy.surfaces.responses.mcp import call_id_of
 from tests.surfaces.chat.turns import (
     CRASH,
     TOOLS,

@@ -17,7 +17,7 @@ from codex_proxy.core.tool_names import ListedTool
 from codex_proxy.core.turn import NamedTools
 from codex_proxy.surfaces.errors import error_body, status_of
 from codex_proxy.surfaces.requests.options import RequestHints, RequestSettings
-from codex_proxy.surfaces.responses.mcp_offers import allowed_names, allows, needs_approval
+from codex_proxy.surfaces.responses.mcp import allowed_names, allows, needs_approval
 from codex_proxy.surfaces.responses.tools import McpChoice
 from tests.surfaces.responses.asking import HELLO, ask, ask_bytes, function_tool, refusal_of, turn
 

@@ -15,7 +15,7 @@ from openai import NotFoundError
 
 from codex_proxy.parts.machines.postgresql.notices import Notices
 from codex_proxy.parts.machines.postgresql.store import PostgresStore
-from codex_proxy.responses.stored_log import BEFORE_ALL
+from codex_proxy.responses.saving import BEFORE_ALL
 from tests.http.serving import Proxy, until
 from tests.http_responses.asking import blocks_of, check_events, create, events_of, prompt_for, types_of
 from tests.http_responses.receiving import SECRET, receiver
