@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 from hypothesis import given
 from hypothesis import strategies as st
+from pytest_aiohttp.plugin import AiohttpServer
 
 from codex_proxy.http.body import BODY_BUDGET, body_budget
 from tests.access.keyed import key_header, keyed_proxy
@@ -190,7 +190,9 @@ async def test_the_stored_context_of_a_turn_counts_as_its_body(
 
 
 @pytest.mark.parametrize("path", [CHAT, RESPONSES])
-async def test_images_that_a_request_has_fetched_count_as_its_body(tmp_path: Path, path: str) -> None:
+async def test_images_that_a_request_has_fetched_count_as_its_body(
+    tmp_path: Path, path: str, aiohttp_server: AiohttpServer
+) -> None:
     noise = b"".join(b"\0" + os.urandom(200) for _ in range(200))
     image = png_of(200, 200, zlib.compress(noise, 0))
 
@@ -199,24 +201,24 @@ async def test_images_that_a_request_has_fetched_count_as_its_body(tmp_path: Pat
 
     host = web.Application()
     host.router.add_get("/", answer)
-    async with TestServer(host, host="127.0.0.1") as server:
-        address = f"http://127.0.0.1:{server.port}"
-        async with fake_proxy(tmp_path, image_fetch=address, **LIMITS) as proxy:
-            hang, role = "[[fake:text misbehave=hang at=4]]", {"role": "user"}
-            if path == CHAT:
-                shown = {"type": "image_url", "image_url": {"url": f"{address}/"}}
-                message = {**role, "content": [{"type": "text", "text": hang}, shown]}
-                body = {"model": "codex-5", "messages": [message]}
-            else:
-                shown = {"type": "input_image", "image_url": f"{address}/"}
-                message = {**role, "content": [{"type": "input_text", "text": hang}, shown]}
-                body = {"model": "codex-5", "input": [message]}
-            asking = asyncio.ensure_future(proxy.send("POST", path, body))
-            await until(lambda: held_bytes(proxy) > len(image))
-            refused = await proxy.send("POST", path, body)
-            assert (refused.status, refused.error["code"]) == (429, "concurrency_exceeded")
-            asking.cancel()
-            await until(lambda: held_bytes(proxy) == 0)
+    server = await aiohttp_server(host)
+    address = f"http://127.0.0.1:{server.port}"
+    async with fake_proxy(tmp_path, image_fetch=address, **LIMITS) as proxy:
+        hang, role = "[[fake:text misbehave=hang at=4]]", {"role": "user"}
+        if path == CHAT:
+            shown = {"type": "image_url", "image_url": {"url": f"{address}/"}}
+            message = {**role, "content": [{"type": "text", "text": hang}, shown]}
+            body = {"model": "codex-5", "messages": [message]}
+        else:
+            shown = {"type": "input_image", "image_url": f"{address}/"}
+            message = {**role, "content": [{"type": "input_text", "text": hang}, shown]}
+            body = {"model": "codex-5", "input": [message]}
+        asking = asyncio.ensure_future(proxy.send("POST", path, body))
+        await until(lambda: held_bytes(proxy) > len(image))
+        refused = await proxy.send("POST", path, body)
+        assert (refused.status, refused.error["code"]) == (429, "concurrency_exceeded")
+        asking.cancel()
+        await until(lambda: held_bytes(proxy) == 0)
 
 
 # --- WebSockets -----------------------------------------------------------------------------------

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestClient, TestServer
+from pytest_aiohttp.plugin import AiohttpClient
 
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Stop, TextDelta, TurnEnded, TurnStarted
 from codex_proxy.core.faults import Failure, Fault, FaultKind
@@ -50,9 +50,8 @@ Ask = Callable[..., Awaitable[tuple[int, str]]]
 
 
 @pytest.fixture
-async def ask() -> AsyncIterator[Ask]:
+def ask(aiohttp_client: AiohttpClient) -> Ask:
     """Puts a source behind a port and gets the answer; a fault is a status."""
-    clients = []
 
     async def answer(source: BatchSource, *, stream: bool = True) -> tuple[int, str]:
         async def handler(request: web.Request) -> web.StreamResponse:
@@ -68,15 +67,10 @@ async def ask() -> AsyncIterator[Ask]:
 
         app = web.Application()
         app.router.add_get("/", handler)
-        client = TestClient(TestServer(app))
-        clients.append(client)
-        await client.start_server()
-        reply = await client.get("/")
+        reply = await (await aiohttp_client(app)).get("/")
         return reply.status, await reply.text()
 
-    yield answer
-    for client in clients:
-        await client.close()
+    return answer
 
 
 async def test_a_failure_before_any_word_is_a_status(ask: Ask) -> None:

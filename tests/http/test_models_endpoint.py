@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from aiohttp.test_utils import TestClient, TestServer
 from openai import AsyncOpenAI
+from pytest_aiohttp.plugin import AiohttpClient
 
 from codex_proxy.http.app_keys import CATALOG, CLIENTS
 from codex_proxy.http.endpoint import add_endpoints
@@ -61,7 +61,9 @@ async def test_the_official_sdk_lists_and_retrieves_models(proxy: Proxy) -> None
         assert (await client.models.retrieve("codex-5")).object == "model"
 
 
-async def test_codex_as_a_client_gets_the_agents_own_entries_in_its_own_shape(proxy: Proxy) -> None:
+async def test_codex_as_a_client_gets_the_agents_own_entries_in_its_own_shape(
+    proxy: Proxy, aiohttp_client: AiohttpClient
+) -> None:
     native = msgspec.Raw(b'{"slug": "fake-model", "shell_type": "unified_exec"}')
     app = application(body_limit=1 << 20)
     app.update(proxy.app)
@@ -70,10 +72,9 @@ async def test_codex_as_a_client_gets_the_agents_own_entries_in_its_own_shape(pr
     clients = app[CLIENTS]
     clients.everybody = msgspec.structs.replace(clients.everybody, catalog=catalog_of(models=with_native))
     add_endpoints(app, ENDPOINTS)
-    async with TestClient(TestServer(app)) as client:
-        reply = await client.get("/v1/models?client_version=0.163.0")
-        (entry,) = [each for each in (await reply.json())["models"] if each["slug"] == "fake-model"]
-        assert entry["shell_type"] == "unified_exec"
+    reply = await (await aiohttp_client(app)).get("/v1/models?client_version=0.163.0")
+    (entry,) = [each for each in (await reply.json())["models"] if each["slug"] == "fake-model"]
+    assert entry["shell_type"] == "unified_exec"
 
 
 async def test_codex_gets_each_name_that_a_client_may_use_in_its_own_shape(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from pytest_aiohttp.plugin import AiohttpServer
 
 from tests.http.serving import Proxy, fake_proxy
 from tests.parts.upstream.serving import proxy_before
@@ -24,7 +25,9 @@ async def asked() -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-async def proxy(tmp_path: Path, asked: list[dict[str, Any]]) -> AsyncIterator[Proxy]:
+async def proxy(
+    tmp_path: Path, asked: list[dict[str, Any]], aiohttp_server: AiohttpServer
+) -> AsyncIterator[Proxy]:
     """A proxy whose upstream has the model `small`, and makes embeddings."""
 
     async def embed(request: web.Request) -> web.Response:
@@ -39,15 +42,9 @@ async def proxy(tmp_path: Path, asked: list[dict[str, Any]]) -> AsyncIterator[Pr
     app = web.Application()
     app.router.add_post("/v1/embeddings", embed)
     app.router.add_get("/v1/models", models)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-    try:
-        async with proxy_before(url, tmp_path) as made:
-            yield made
-    finally:
-        await runner.cleanup()
+    url = (await aiohttp_server(app)).make_url("/v1")
+    async with proxy_before(str(url), tmp_path) as made:
+        yield made
 
 
 @pytest.mark.parametrize("name", ["small", "small:latest"])
