@@ -31,6 +31,11 @@ def out_of_patience(scheduler: RunScheduler) -> None:
         run._watch.resume()
 
 
+def turns_shown(scheduler: RunScheduler) -> int:
+    """The number of running turns of which clients have seen something."""
+    return sum(run._watch.visible for run in scheduler._runs)
+
+
 async def eventually(look: Callable[[], T], *, within: float = PATIENCE) -> T:
     """The first thing that is true of what `look` gives; fails when there is none within these seconds."""
 

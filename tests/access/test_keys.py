@@ -223,7 +223,7 @@ async def test_what_runs_in_the_background_counts_for_its_key_too(tmp_path: Path
         statuses = [(await ask_response(proxy, name, **held)).status for name in names]
         assert statuses == [200, 200, 200, 200, 429, 200]
         (tmp_path / "go").write_text("go")
-        await until(lambda: not proxy.server.background._live)
+        await until(lambda: not proxy.server.background.leases)
         assert (await ask_response(proxy, "narrow", **held)).status == 200
 
 
@@ -431,7 +431,7 @@ async def test_an_interrupted_response_is_not_run_again_for_a_removed_key(tmp_pa
     (tmp_path / "go").write_text("go")
     async with keyed_proxy(tmp_path, {"two": {}}, environment, **again) as proxy:
         store = proxy.server.store_lifecycle.store  # type: ignore[union-attr]
-        await until(lambda: not proxy.server.background._live)
+        await until(lambda: not proxy.server.background.leases)
         found = [await store.response(name, id) for name, id in zip(("one", "two"), left, strict=True)]
         assert [response.status for response in found if response] == ["failed", "completed"]
 
@@ -448,7 +448,7 @@ async def test_an_interrupted_response_is_not_run_again_for_another_key_of_its_n
         tmp_path, {"one": {"sha256": digest_of("another")}}, environment, **again
     ) as proxy:
         store = proxy.server.store_lifecycle.store  # type: ignore[union-attr]
-        await until(lambda: not proxy.server.background._live)
+        await until(lambda: not proxy.server.background.leases)
         found = await store.response("one", id)
         assert found is not None
         assert found.status == "failed"

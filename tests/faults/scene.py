@@ -26,7 +26,7 @@ from codex_proxy.agents.processes.child_per_turn import ChildPerTurnAgent, Child
 from codex_proxy.process.child import Command
 from tests.http.serving import ENVIRONMENT, Answer, Proxy, proxy_of, until
 from tests.process.children import have_ended, open_descriptors
-from tests.waiting import PATIENCE, eventually, out_of_patience
+from tests.waiting import PATIENCE, eventually, out_of_patience, turns_shown
 
 Dialect = Literal["proto", "app-server"]
 Surface = Literal["chat", "responses"]
@@ -80,7 +80,7 @@ class Scene:
         scheduler, before = self.proxy.server.runs, self._times_silent()
         answers = [asyncio.create_task(self.ask(mode, prompt)) for mode, prompt in asked]
         await until(lambda: self._times_silent() == before + len(asked))
-        await until(lambda: sum(run._watch.visible for run in scheduler._runs) == shown)
+        await until(lambda: turns_shown(scheduler) == shown)
         out_of_patience(scheduler)
         return await asyncio.gather(*answers)
 

@@ -21,7 +21,7 @@ import pytest
 from codex_proxy.app.server import make_server
 from tests.faults.places import APIS, PLACES, SOON, WORD, answer_at, assert_failed
 from tests.http.serving import ENVIRONMENT, Proxy, running_proxy, settings_of
-from tests.waiting import PATIENCE, eventually, out_of_patience
+from tests.waiting import PATIENCE, eventually, out_of_patience, turns_shown
 
 PROTOCOLS: Final = ("proto", "app-server", "app-server of one turn", "claude-code", "acp")
 PROGRAM: Final = '#!/bin/sh\nexec {python} -P -m fake_proto claude "$@"\n'
@@ -170,7 +170,7 @@ async def test_silence_of_an_agent_ends_an_answer_as_failed(
     async def expire() -> None:
         """Lets the time limit pass when every agent has said its word, however long that takes."""
         runs = there.proxy.server.runs
-        await eventually(lambda: sum(run._watch.visible for run in runs._runs) == len(APIS))
+        await eventually(lambda: turns_shown(runs) == len(APIS))
         out_of_patience(runs)
 
     async with serve_agent("proto", tmp_path, **settings) as there:

@@ -95,7 +95,7 @@ async def test_a_program_that_cannot_serve_is_reported_and_one_that_can_again_se
         for mode in MODES if kind is not FaultKind.TIMED_OUT else CHAT[:1]:
             asking = asyncio.create_task(there.ask(mode, "[[fake:text]]"))
             if kind is FaultKind.TIMED_OUT:
-                await until(lambda: there.proxy.server.runs._runs)
+                await until(lambda: there.proxy.server.runs.running > 0)
                 out_of_patience(there.proxy.server.runs)
             answer = await asking
             is_status(answer, mode, kind)

@@ -31,7 +31,7 @@ from tests.faults.test_own_faults_behind_the_log import (
 )
 from tests.http.serving import Proxy, fake_proxy, until, user
 from tests.process.children import have_ended
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, turns_shown
 
 Dialect: TypeAlias = Literal["proto", "app-server"]
 End: TypeAlias = Literal["client leaves", "child dies"]
@@ -78,7 +78,7 @@ class There:
         self.release.unlink(missing_ok=True)
         heard: list[str] = []
         asking = asyncio.ensure_future(self._ask(way, heard))
-        await until(lambda: any(run._watch.visible for run in self.proxy.server.runs._runs))
+        await until(lambda: turns_shown(self.proxy.server.runs) > 0)
         await until(lambda: not way.stream or "Hello" in "".join(heard))
         with at_each_call(found) as begin:
             begin()

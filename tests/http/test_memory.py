@@ -58,7 +58,7 @@ from tests.http.serving import Proxy, fake_proxy, until, user
 from tests.parts.upstream.cases import Case
 from tests.parts.upstream.serving import proxy_before, upstream
 from tests.pictures import PNG
-from tests.waiting import out_of_patience
+from tests.waiting import out_of_patience, turns_shown
 from tests.weather_tool import CHAT_WEATHER
 
 pytestmark = pytest.mark.sampled(every=2, first=1)
@@ -228,7 +228,7 @@ async def test_a_request_of_any_api_that_ends_in_any_way_leaves_nothing(
     async def ask() -> None:
         asking = asyncio.create_task(proxy.send("POST", path, body))
         if text == HANGS:
-            await until(lambda: any(run._watch.visible for run in runs._runs))
+            await until(lambda: turns_shown(runs) > 0)
         if ending == "timed out":
             out_of_patience(runs)
         if ending == "its client has left":
@@ -287,7 +287,7 @@ async def test_a_response_in_the_background_leaves_nothing(proxy: Proxy, stream:
         text = (await proxy.send("POST", RESPONSES, response("Hello.", background=True, stream=stream))).text
         assert "resp_" in text
         assert proxy.server.background is not None
-        await until(lambda: not proxy.server.background._live)
+        await until(lambda: not proxy.server.background.leases)
 
     await assert_nothing_is_left(proxy, ask)
 

@@ -164,7 +164,7 @@ async def test_a_request_that_is_cancelled_repeatedly_leaves_no_choice_running(t
     async with sampling_proxy(tmp_path, max_running_turns=1) as proxy:
         scheduler, runner = proxy.server.runs, proxy.server.runner
         asking = asyncio.ensure_future(proxy.ask(user("[[fake:text misbehave=hang at=4]]", n=2)))
-        await until(lambda: (len(scheduler._runs), scheduler.queued) == (1, 1))
+        await until(lambda: (scheduler.running, scheduler.queued) == (1, 1))
         assert runner is not None
         assert runner.server is not None
         [connection] = runner.server.connections
