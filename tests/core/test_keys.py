@@ -44,7 +44,7 @@ def test_a_key_has_the_limits_that_its_table_says() -> None:
     assert (key.sandbox, key.plain_model, key.mcp) == ("read-only", True, False)
 
 
-def test_what_a_table_leaves_out_is_as_for_everybody() -> None:
+def test_a_setting_that_a_keys_table_leaves_out_is_as_for_everybody() -> None:
     [key] = parse_keys(text_of(laptop={}))
     assert key == Key(name="laptop", sha256=digest_of("laptop"))
 

@@ -94,13 +94,13 @@ def test_no_delta_is_empty_and_every_item_is_closed_once(
     ]
 
 
-def test_what_may_be_the_beginning_of_a_stop_sequence_is_held_back_and_nothing_more() -> None:
+def test_text_that_may_begin_a_stop_sequence_is_held_back_and_nothing_more() -> None:
     limit = StopSequences(["STOP"])
     assert limit.feed([ItemStarted(Message("m")), TextDelta("m", "go ST")])[0][1:] == [TextDelta("m", "go ")]
     assert limit.feed([TextDelta("m", "AY")])[0] == [TextDelta("m", "STAY")]
 
 
-def test_what_was_held_back_comes_out_when_the_message_ends() -> None:
+def test_text_that_was_held_back_comes_out_when_the_message_ends() -> None:
     limit = StopSequences(["STOP"])
     limit.feed([ItemStarted(Message("m")), TextDelta("m", "ST")])
     assert limit.feed([ItemEnded("m")]) == ([TextDelta("m", "ST"), ItemEnded("m")], None)
@@ -152,7 +152,7 @@ ROOM = 6
 
 
 @pytest.mark.parametrize("over", [1, 100])
-def test_what_goes_beyond_the_limit_is_cut_exactly_there(over: int) -> None:
+def test_text_beyond_the_limit_is_cut_exactly_there(over: int) -> None:
     limit = MaxTokens(2)
     events, hit = limit.feed(
         [ItemStarted(Message("m")), TextDelta("m", "1" * (ROOM + over)), StepCompleted()]

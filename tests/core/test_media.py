@@ -79,7 +79,7 @@ def test_any_bytes_behind_an_image_survive_each_form_of_base64(more: bytes) -> N
         PIXEL + "====",
     ],
 )
-def test_what_is_no_base64_is_reported(url: str) -> None:
+def test_image_data_that_is_no_base64_is_reported(url: str) -> None:
     assert refusal(url) == "is no valid base64"
 
 
@@ -118,7 +118,7 @@ def test_a_file_that_ends_too_early_is_torn_wherever_it_ends(data: bytes) -> Non
 
 
 @pytest.mark.parametrize("data", [*PICTURES.values(), LOSSY_WEBP])
-def test_what_comes_behind_an_image_does_not_matter(data: bytes) -> None:
+def test_bytes_behind_an_image_do_not_matter(data: bytes) -> None:
     assert check(data + b"\0more") == check(data)
 
 

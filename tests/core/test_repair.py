@@ -178,7 +178,7 @@ def test_a_failed_turn_always_has_a_failure_and_no_other_has_one() -> None:
         *((stop, "incomplete") for stop in (Stop.LENGTH, Stop.INTERRUPTED, Stop.FAILED)),
     ],
 )
-def test_what_the_end_closes_is_complete_only_if_the_turn_is(stop: Stop, status: str) -> None:
+def test_an_item_that_the_end_closes_is_complete_only_if_the_turn_is(stop: Stop, status: str) -> None:
     assert repair_all(ItemStarted(Message("m")), TurnEnded(stop))[-2] == ItemEnded("m", status)  # type: ignore[arg-type]
 
 

@@ -78,7 +78,7 @@ def text_within_limit(text: str, tokens: int, cuts: list[int]) -> str:
 
 
 @given(TEXTS, st.integers(1, 40), st.lists(st.integers(0, 80), max_size=8))
-def test_what_fits_has_no_more_tokens_than_allowed_and_what_is_cut_would_have_had(
+def test_text_that_fits_has_no_more_tokens_than_allowed_and_text_that_is_cut_would_have_had(
     text: str, tokens: int, cuts: list[int]
 ) -> None:
     said = text_within_limit(text, tokens, cuts)

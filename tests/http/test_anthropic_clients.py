@@ -23,7 +23,7 @@ def client_of(proxy: Proxy, key: str = "none") -> AsyncAnthropic:
 
 @pytest.mark.parametrize("method", ["HEAD", "GET"])
 @pytest.mark.parametrize("path", ["/", "/api/hello"])
-async def test_whoever_looks_for_a_server_finds_one_without_a_key(
+async def test_a_probe_of_the_server_is_answered_without_a_key(
     tmp_path: Path, method: str, path: str
 ) -> None:
     async with fake_proxy(tmp_path, api_key="key") as proxy:
@@ -88,7 +88,9 @@ async def test_a_page_that_cannot_be_is_a_bad_request(proxy: Proxy) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/messages/batches", "/v1/files", "/v1/nowhere"])
-async def test_what_is_not_served_is_not_found_in_the_clients_own_shape(proxy: Proxy, path: str) -> None:
+async def test_an_endpoint_that_is_not_served_is_a_404_in_the_clients_own_shape(
+    proxy: Proxy, path: str
+) -> None:
     answer = await proxy.send("GET", path, headers=VERSION)
     assert (answer.status, answer.body["type"]) == (404, "error")
     assert answer.error["type"] == "not_found_error"

@@ -90,9 +90,7 @@ async def test_create_gives_a_whole_answer(client: AsyncAnthropic) -> None:
         "unicode",
     ],
 )
-async def test_what_the_sdk_makes_of_a_stream_is_the_whole_answer(
-    client: AsyncAnthropic, marker: str
-) -> None:
+async def test_a_stream_is_the_whole_answer_for_the_sdk(client: AsyncAnthropic, marker: str) -> None:
     given = request_arguments(f"[[fake:{marker}]]", tools=[MESSAGES_WEATHER], thinking={"type": "adaptive"})
     whole = await client.messages.create(**given)
     async with client.messages.stream(**given) as stream:

@@ -37,7 +37,7 @@ async def answer_to(proxy: Proxy, data: bytes) -> RawAnswer:
 
 
 @pytest.mark.parametrize("data", BROKEN.values(), ids=BROKEN)
-async def test_what_is_not_http_is_refused_in_the_error_envelope(
+async def test_bytes_that_are_not_http_are_refused_in_the_error_envelope(
     proxy: Proxy, log_lines: list[Any], data: bytes
 ) -> None:
     answer = await answer_to(proxy, data)

@@ -161,7 +161,7 @@ def test_frames_to_be_skipped_have_no_content_wherever_they_are(skipped: bytes) 
 
 @pytest.mark.parametrize("level", [-5, 1, 3, pytest.param(19, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("size", [10, 1 << 20])
-def test_what_common_levels_make_is_unpacked(level: int, size: int) -> None:
+def test_a_body_of_any_common_level_is_unpacked(level: int, size: int) -> None:
     content = random.Random(0).randbytes(size)
     made = zstd.ZstdCompressor(level)
     assert decompress(made.compress(content) + made.flush(), "zstd", size) == content

@@ -91,7 +91,7 @@ async def test_a_silent_stream_begins_and_is_kept_alive_by_pings(tmp_path: Path,
     assert folded_answer(answer)["stop_reason"] == "end_turn"
 
 
-async def test_what_the_agent_does_unseen_ends_no_silence(tmp_path: Path) -> None:
+async def test_activity_that_is_not_shown_ends_no_silence(tmp_path: Path) -> None:
     """A call is told in one piece; until then the client hears pings, and not nothing."""
     async with fake_proxy(tmp_path, heartbeat_interval=0.03) as proxy:
         marker = '[[fake:tool_call delay=15 n=12 args=\'{"city": "' + "Rome " * 20 + "\"}']]"

@@ -152,7 +152,7 @@ async def test_models_are_listed_and_described(client: ollama.AsyncClient, proxy
         await client.show("nothing")
 
 
-async def test_what_copilot_chat_asks_is_answered_as_it_expects(proxy: Proxy) -> None:
+async def test_requests_of_copilot_chat_are_answered_as_it_expects(proxy: Proxy) -> None:
     """The calls of its provider for Ollama: the version, the list, each model, then Chat Completions."""
     version = (await proxy.send("GET", "/api/version")).body["version"]
     assert [int(part) for part in version.split(".")] >= [0, 6, 4]

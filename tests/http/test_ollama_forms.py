@@ -77,7 +77,7 @@ async def test_nothing_to_embed_by_an_agent_that_embeds_nothing_is_an_error(tmp_
 
 
 @pytest.mark.parametrize("wrong", [5, [5], [["a"]], {"a": "b"}])
-async def test_what_is_no_text_is_refused_as_input(proxy: Proxy, wrong: Any) -> None:
+async def test_an_input_that_is_no_text_is_refused(proxy: Proxy, wrong: Any) -> None:
     answer = await proxy.send("POST", "/api/embed", {"model": "small", "input": wrong})
     assert answer.status == 400
 

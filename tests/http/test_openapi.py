@@ -214,7 +214,7 @@ SEARCH = [{"type": "web_search"}]
     ],
     ids=str,
 )
-def test_what_chat_always_refuses_is_no_part_of_its_schema(fields: dict[str, Any]) -> None:
+def test_a_field_that_chat_always_refuses_is_no_part_of_its_schema(fields: dict[str, Any]) -> None:
     body = {"messages": [{"role": "user", "content": "x"}], **fields}
     assert refusal_of(parse_chat, body)
     assert complaints(CHAT_SCHEMA, body)
@@ -235,7 +235,7 @@ def test_what_chat_always_refuses_is_no_part_of_its_schema(fields: dict[str, Any
     ],
     ids=str,
 )
-def test_what_responses_always_refuses_is_no_part_of_its_schema(fields: dict[str, Any]) -> None:
+def test_a_field_that_responses_always_refuses_is_no_part_of_its_schema(fields: dict[str, Any]) -> None:
     body = {"model": "codex-5", "input": "x", **fields}
     assert refusal_of(parse_response, body)
     assert complaints(RESPONSE_SCHEMA, body)
@@ -256,7 +256,7 @@ USER_MESSAGE = {"role": "user", "content": "Hello."}
 
 
 @pytest.mark.exhaustive
-async def test_what_is_stored_is_answered_as_described(full_proxy: Proxy) -> None:
+async def test_stored_objects_are_answered_as_described(full_proxy: Proxy) -> None:
     async def send(method: str, path: str, body: Any = None, /, status: int = 200, **names: str) -> Any:
         answer = await full_proxy.send(method, "/v1" * (path in PREFIXED) + path.format(**names), body)
         assert answer.status == status, answer.text

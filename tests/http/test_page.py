@@ -236,7 +236,7 @@ async def test_a_turn_of_another_worker_is_looked_for_on_a_new_connection(tmp_pa
 
 
 @pytest.mark.parametrize("path", ["turns/0", "turns/x", "turns/99999999999999999999", "stored/resp_0/tree"])
-async def test_what_does_not_exist_is_not_found(proxy: Proxy, path: str) -> None:
+async def test_a_path_of_the_page_that_does_not_exist_is_a_404(proxy: Proxy, path: str) -> None:
     assert (await proxy.send("GET", f"/ui/api/{path}")).error["code"] == "not_found"
 
 

@@ -177,7 +177,7 @@ async def test_a_pdf_that_cannot_be_read_is_a_400_that_names_the_part(
     assert proxy.server.runs.running == 0
 
 
-async def test_whatever_else_is_wrong_is_reported_before_a_pdf_is_read(
+async def test_any_other_error_of_a_request_is_reported_before_a_pdf_is_read(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = await proxy.ask({**chat(in_chat(ENCRYPTED_PDF)), "temperature": 3})

@@ -204,7 +204,7 @@ async def test_frames_keep_their_order_however_they_are_written(
     assert text_in(await answer.text()) == expected
 
 
-async def test_what_a_slow_client_does_not_take_stays_in_the_log(
+async def test_events_that_a_slow_client_does_not_take_stay_in_the_log(
     stream_server: StreamServer, url: str
 ) -> None:
     loop = asyncio.get_running_loop()

@@ -226,7 +226,7 @@ async def test_an_internal_error_is_500_and_its_log_line_says_where_but_not_what
         (MemoryError(SECRET), "memory"),
     ],
 )
-async def test_what_a_busy_machine_lacks_is_named_in_a_503(
+async def test_a_503_names_what_a_busy_machine_lacks(
     proxy: Proxy, log_lines: list[Any], monkeypatch: pytest.MonkeyPatch, error: Exception, advice: str
 ) -> None:
     def lacks(*_: Any, **__: Any) -> Any:

@@ -104,7 +104,7 @@ async def test_one_failing_choice_fails_the_request_and_ends_its_siblings(
 
 
 @pytest.mark.parametrize(("running", "wait"), [(1, 0), (2, 0), (2, 0.3)])
-async def test_where_one_choice_cannot_begin_none_goes_on_and_none_waits(
+async def test_choices_of_a_request_end_where_one_of_them_cannot_begin(
     tmp_path: Path, running: int, wait: float
 ) -> None:
     environment = {"STREAM_RELEASE_FILE": str(tmp_path / "never")}

@@ -75,7 +75,7 @@ async def real_proto(tmp_path: Path, codex: Path) -> AsyncIterator[Proxy]:
         yield proxy
 
 
-async def test_what_the_agent_cannot_do_is_400_that_names_the_parameter_and_the_agent(
+async def test_a_request_that_the_agent_cannot_serve_is_a_400_that_names_parameter_and_agent(
     real_proto: Proxy,
 ) -> None:
     answer = await real_proto.ask(user(tools=[CHAT_WEATHER]))

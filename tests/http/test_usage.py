@@ -144,7 +144,7 @@ async def test_without_a_key_it_is_for_this_machine_only(proxy: Proxy, header: s
     assert set(answer.body["error"]) == {"message", "type", "param", "code"}
 
 
-async def test_what_a_turn_has_cost_is_on_disk_by_itself_and_after_a_stop(
+async def test_usage_of_a_turn_is_on_disk_by_itself_and_after_a_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("codex_proxy.store.usage_recorder.FLUSH_SECONDS", 0.01)

@@ -113,7 +113,7 @@ async def test_a_client_that_does_not_read_makes_its_agent_wait(proxy: Proxy) ->
     assert len(deltas) == 30_000
 
 
-async def test_whoever_closes_its_reader_ends_the_turn_and_the_response_is_cancelled(proxy: Proxy) -> None:
+async def test_a_closed_reader_ends_the_turn_and_the_response_is_cancelled(proxy: Proxy) -> None:
     response, reader = await started(proxy, HELD_PROMPT)
     await reader.wait()
     reader.close()

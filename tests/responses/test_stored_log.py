@@ -25,7 +25,7 @@ from tests.http_responses.asking import create, events_of, prompt_for
 SAID: list[Event] = [ItemStarted(Message("m")), TextDelta("m", "one")]
 
 
-async def test_what_a_server_wrote_while_another_one_cancelled_is_in_stream_and_object(
+async def test_text_that_a_server_wrote_while_another_one_cancelled_is_in_stream_and_object(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with fake_proxy(tmp_path) as proxy:

@@ -44,7 +44,7 @@ def test_a_late_reader_begins_with_what_the_log_still_holds() -> None:
     assert log.backlog == 0
 
 
-def test_what_every_reader_has_seen_is_dropped() -> None:
+def test_events_that_every_reader_has_seen_are_dropped() -> None:
     log = EventLog()
     quick, slow = log.cursor(), log.cursor()
     for number in range(100):
@@ -116,7 +116,7 @@ async def test_a_reader_whose_wait_was_cut_off_can_wait_again() -> None:
     await asyncio.gather(waiting, return_exceptions=True)
 
 
-def test_what_a_reader_has_taken_for_somebody_else_is_its_backlog_until_it_is_passed_on() -> None:
+def test_events_that_a_reader_has_taken_for_another_are_its_backlog_until_they_are_passed_on() -> None:
     told: list[int] = []
     log = EventLog(told.append)
     reader = log.cursor()
@@ -167,7 +167,7 @@ async def test_a_push_takes_what_is_appended_while_its_reader_goes_on_waiting() 
 
 
 @virtual
-async def test_what_a_push_leaves_is_backlog_and_ends_the_wait() -> None:
+async def test_events_that_a_push_leaves_are_backlog_and_end_the_wait() -> None:
     log = EventLog()
     reader = PushReader(log)
     await settle()
@@ -200,7 +200,7 @@ async def test_an_error_of_a_push_is_its_readers() -> None:
 
 
 @virtual
-async def test_what_is_appended_by_a_push_comes_after_it() -> None:
+async def test_events_that_are_appended_by_a_push_come_after_it() -> None:
     log = EventLog()
     cursor = log.cursor()
     written: list[int] = []

@@ -344,7 +344,7 @@ async def test_an_owner_with_many_closed_sessions_displaces_none_of_another(
 
 
 @virtual
-async def test_where_no_idle_sessions_are_allowed_a_session_is_closed_at_once() -> None:
+async def test_a_session_is_closed_at_once_where_no_idle_ones_are_allowed() -> None:
     threads = make_sessions(count=0)
     resting = add_session(threads)
     assert resting.closed

@@ -120,7 +120,9 @@ async def test_a_second_session_that_dies_fails_the_turn() -> None:
 @pytest.mark.parametrize(
     "seen", [[ItemStarted(Message("b"))], [ItemStarted(Message("b")), TextDelta("b", "An")]]
 )
-async def test_what_the_client_has_seen_is_not_begun_again(seen: list[ItemStarted | TextDelta]) -> None:
+async def test_an_answer_that_the_client_has_seen_is_not_begun_again(
+    seen: list[ItemStarted | TextDelta],
+) -> None:
     scheduler, agent, run = await continue_on_thread()
     agent.transports[0].say(*seen)
     dies(agent.transports[0])

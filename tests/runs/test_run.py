@@ -127,7 +127,7 @@ async def test_a_child_that_dies_fails_the_turn_and_releases_the_transport() -> 
 
 
 @virtual
-async def test_what_the_repair_refuses_ends_the_turn_and_stops_the_agent() -> None:
+async def test_an_event_that_the_repair_refuses_ends_the_turn_and_stops_the_agent() -> None:
     """The agent unsays what was streamed: the turn has failed, whatever the agent goes on to say."""
     run, lane, _ = await begin_run()
     lane.say(*deltas("One thing."))
@@ -222,7 +222,7 @@ async def test_of_two_limits_the_first_in_the_text_counts_however_it_is_cut(cut:
 
 
 @virtual
-async def test_what_was_held_back_may_still_be_too_long_when_the_turn_is_ended() -> None:
+async def test_an_answer_that_was_held_back_may_still_be_too_long_when_the_turn_is_ended() -> None:
     run, lane, _ = await begin_run(max_tokens=3, stop=("LONG",))
     lane.say(*deltas("123456789"))
     lane.say(TextDelta("a", "LO"))

@@ -190,7 +190,7 @@ async def test_a_violation_is_answered_at_once_and_the_same_turn_goes_on() -> No
 
 
 @virtual
-async def test_what_we_answered_to_hidden_calls_goes_to_a_waiting_turn_with_the_client_s_outputs() -> None:
+async def test_outputs_of_hidden_calls_go_to_a_waiting_turn_with_those_of_the_client() -> None:
     scheduler, agent = scheduler_of_tool_agent()
     await scheduler.start(TOOL_TURN)
     agent.transports[0].say(*step(("a", BAD), ("b", GOOD)))
@@ -505,7 +505,7 @@ async def test_an_answer_that_is_held_for_its_check_has_begun_for_the_deadlines(
 @pytest.mark.parametrize(
     ("turn", "said"), [(SLOW_TOOL, step(("a", GOOD))), (SLOW_ANSWER, words(GOOD))], ids=["call", "answer"]
 )
-async def test_what_could_not_be_checked_fails_the_turn_by_name(turn: Turn, said: list[Event]) -> None:
+async def test_an_answer_that_cannot_be_checked_fails_the_turn_by_name(turn: Turn, said: list[Event]) -> None:
     scheduler, agent, checks = scheduler_with_checks()
     run = await scheduler.start(turn)
     agent.transports[0].say(*said)

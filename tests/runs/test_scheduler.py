@@ -50,7 +50,7 @@ async def test_a_turn_takes_a_slot_and_gives_it_back_at_its_end() -> None:
 
 
 @virtual
-async def test_who_waits_gets_the_slots_in_the_order_of_coming() -> None:
+async def test_turns_that_wait_get_their_slots_in_the_order_of_coming() -> None:
     scheduler, agent = scheduler_and_agent(max_running=1)
     await scheduler.start(TURN)
     first, second = await start_as_task(scheduler), await start_as_task(scheduler)
@@ -103,7 +103,7 @@ async def test_a_full_queue_is_refused_at_once() -> None:
 
 
 @virtual
-async def test_who_waits_too_long_is_refused() -> None:
+async def test_a_turn_that_waits_too_long_is_refused() -> None:
     scheduler, agent = scheduler_and_agent(max_running=1, max_wait_seconds=30.0)
     run = await scheduler.start(TURN)
     began = asyncio.get_running_loop().time()
@@ -228,7 +228,7 @@ async def test_draining_refuses_new_turns_and_those_that_wait_and_lets_running_o
 
 
 @virtual
-async def test_what_does_not_end_in_its_time_of_grace_fails_and_is_never_called_complete() -> None:
+async def test_a_turn_that_does_not_end_in_its_time_of_grace_fails_and_is_never_called_complete() -> None:
     scheduler, agent = scheduler_and_agent()
     run = await scheduler.start(TURN)
     agent.transports[0].say(*deltas("half an"))

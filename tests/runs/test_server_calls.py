@@ -137,7 +137,7 @@ async def test_an_internal_error_in_a_call_is_a_failed_call() -> None:
 
 
 @virtual
-async def test_what_was_approved_runs_before_the_agent_is_asked_and_is_in_its_history() -> None:
+async def test_an_approved_call_runs_before_the_agent_is_asked_and_is_in_its_history() -> None:
     scheduler, agent, hands = scheduler_with_clock()
     run = await scheduler.start(APPROVED_TURN, runner=hands)
     await settle()

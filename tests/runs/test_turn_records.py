@@ -71,7 +71,7 @@ def test_a_turn_that_fails_at_once_has_no_first_word() -> None:
     assert record.summary().first is None
 
 
-def test_what_a_turn_has_written_is_estimated_while_it_runs() -> None:
+def test_tokens_of_a_turn_are_estimated_while_it_runs() -> None:
     records = TurnRecords(GivenClock())
     record, other = begin_record(records), begin_record(records, "b")
     record.add([ItemStarted(Message("m")), TextDelta("m", "12345678")])

@@ -90,7 +90,7 @@ def test_a_long_list_costs_in_proportion_to_its_length() -> None:
     assert_linear(catalog_with, entries, 2_000)
 
 
-def test_what_codex_cannot_read_of_a_model_is_left_out() -> None:
+def test_a_field_of_a_model_that_codex_cannot_read_is_left_out() -> None:
     """One such value makes Codex refuse the whole list."""
     odd = AgentModel(id="odd", input_modalities=("text", "audio"), efforts=("max",), default_effort="max")
     entry = entries(catalog_of(models=(odd,)))["odd"]

@@ -16,7 +16,7 @@ class Random:
 
 
 @given(st.sampled_from(["mcp_", "mcpr_"]), st.text(min_size=1, max_size=64))
-def test_what_goes_into_an_id_comes_out_of_it(prefix: str, call_id: str) -> None:
+def test_a_call_id_that_goes_into_an_id_comes_out_of_it(prefix: str, call_id: str) -> None:
     id = new_item_id(prefix, call_id, Random())
     assert id.startswith(prefix)
     assert call_id_of(id) == call_id

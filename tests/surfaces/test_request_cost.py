@@ -368,7 +368,7 @@ def check_hosted_tool(fields: Fields) -> None:
 
 @pytest.mark.parametrize("check", [check_passed_fields, check_hosted_tool])
 @pytest.mark.parametrize("shape", NAMING)
-def test_what_a_key_may_name_is_looked_for_in_time_proportional_to_the_request(
+def test_models_that_a_key_may_name_are_looked_for_in_time_proportional_to_the_request(
     shape: str, check: Callable[[Fields], None]
 ) -> None:
     size, make = NAMING[shape]

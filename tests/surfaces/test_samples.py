@@ -63,7 +63,7 @@ def test_the_prompt_counts_once_and_the_answers_are_summed() -> None:
     assert events[0] == UsageReported(Usage(10, 4, 8, 3), "token_count")
 
 
-def test_where_one_turn_reports_no_usage_none_is_reported_so_that_the_whole_is_estimated() -> None:
+def test_usage_of_several_turns_is_estimated_where_one_of_them_reports_none() -> None:
     samples = Samples(2)
     samples.feed(0, [UsageReported(Usage(10, 0, 3, 0)), TurnEnded("stop")])
     assert [type(event) for event in samples.feed(1, [TurnEnded("stop")])] == [TurnEnded]

@@ -23,7 +23,7 @@ def test_a_long_text_is_estimated_from_its_beginning_wherever_that_is_cut(unit: 
         assert json_tokens([written]) == pytest.approx(estimate_tokens(text), rel=0.02)
 
 
-def test_what_is_behind_enough_of_the_answer_is_not_read() -> None:
+def test_text_behind_enough_of_the_answer_is_not_read() -> None:
     begun = msgspec.json.encode("Some words. " * 100_000)
     damaged = begun[:-1] + b"\\ \xff" * 1000 + b'"'
     assert json_tokens([damaged]) == pytest.approx(json_tokens([begun]), rel=0.02)

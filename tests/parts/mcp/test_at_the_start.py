@@ -99,7 +99,7 @@ async def test_a_server_that_is_still_starting_is_told_as_such(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("key", ["plain", ""])
-async def test_who_gets_no_tools_of_mcp_servers_is_not_told_of_them(tmp_path: Path, key: str) -> None:
+async def test_a_key_without_tools_of_mcp_servers_is_not_told_of_them(tmp_path: Path, key: str) -> None:
     settings = settings_of(tmp_path)
     secret, _ = add(settings, "plain", {"mcp": False}, replace=False)
     everything, _ = add(settings, "other", {}, replace=False)

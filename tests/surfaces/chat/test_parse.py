@@ -309,7 +309,7 @@ def test_the_sandbox_is_the_operators() -> None:
         ),
     ],
 )
-def test_what_is_out_of_range_has_openais_code_and_openais_words(
+def test_a_value_out_of_range_has_openais_code_and_openais_words(
     fields: dict[str, Any], code: str, message: str
 ) -> None:
     fault = refusal_of(**fields)

@@ -76,7 +76,7 @@ def test_raw_reasoning_is_not_shown_and_does_not_begin_the_answer() -> None:
     assert not answer.visible
 
 
-def test_what_the_agent_does_is_one_line_each_of_its_reasoning() -> None:
+def test_activities_of_the_agent_are_one_line_each_of_its_reasoning() -> None:
     told = message(
         turn(
             activity("ls -la", id="a"),
@@ -94,7 +94,7 @@ def test_activity_can_be_switched_off() -> None:
     assert "reasoning_content" not in message(turn(activity("ls"), text_item("Done.")), show_activity=False)
 
 
-def test_what_a_command_prints_is_not_shown() -> None:
+def test_output_of_a_command_is_not_shown() -> None:
     item = ItemStarted(Activity("c", "command", "ls"))
     assert message(turn([item, OutputDelta("c", "README.md")]))["reasoning_content"] == "[command] ls\n"
 
@@ -252,7 +252,7 @@ def test_an_answer_cut_by_max_tokens_reports_its_limit_and_is_marked() -> None:
         assert (usage["completion_tokens"], usage["estimated"]) == (2 * choices, True)
 
 
-def test_what_was_reported_before_a_cut_is_not_all_that_was_spent() -> None:
+def test_usage_that_was_reported_before_a_cut_is_not_all_that_was_spent() -> None:
     """The call that was cut has read at least what the one before it has."""
     told = step(Usage(100, 0, 3, 0))
     usage = whole(turn(told, text_item("one two three four five"), stop="length", cut=True))["usage"]

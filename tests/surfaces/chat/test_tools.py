@@ -21,7 +21,7 @@ def test_a_function_keeps_its_schema_as_it_was_sent() -> None:
     assert tool == Tool("f", "d", raw, strict=True)
 
 
-def test_what_a_function_leaves_out_is_absent() -> None:
+def test_a_field_that_a_function_leaves_out_is_absent() -> None:
     nulls = {"description": None, "parameters": None, "strict": None}
     assert ask(tools=[function_tool("f", **nulls)]).turn.tools == (Tool("f"),)
 

@@ -81,7 +81,7 @@ PAST: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("earlier", range(len(PAST) + 1))
-def test_what_is_measured_item_by_item_is_as_long_as_the_whole_history(earlier: int) -> None:
+def test_items_measured_one_by_one_are_as_long_as_the_whole_history(earlier: int) -> None:
     parsed = context(input="And now?", instructions="Be brief.")
     measure = InputEstimate()
     for item in PAST[:earlier]:

@@ -68,7 +68,7 @@ def test_ids_begin_as_their_kind_does_and_given_ones_are_kept() -> None:
     ]  # fmt: skip
 
 
-def test_what_the_assistant_said_is_output_text() -> None:
+def test_a_message_of_the_assistant_is_output_text() -> None:
     (item,) = ask(input=[{"role": "assistant", "content": "hi", "phase": "final_answer"}]).input_items
     assert item["content"] == [{"type": "output_text", "text": "hi", "annotations": [], "logprobs": []}]
     assert item["phase"] == "final_answer"
@@ -254,7 +254,7 @@ def test_lists_of_tools_are_not_for_the_model() -> None:
     assert history(EVERY_KIND[9]) == ()
 
 
-def test_what_the_models_provider_made_goes_back_as_it_came() -> None:
+def test_items_of_the_models_provider_go_back_as_they_came() -> None:
     (raw,) = history({**EVERY_KIND[14], "id": "ws_1"})
     assert isinstance(raw, RawHistoryItem)
     assert json.loads(raw.json)["action"] == {"type": "search", "query": "q"}
@@ -292,7 +292,7 @@ def test_a_compaction_of_this_server_is_its_summary_and_any_other_is_opaque() ->
 
 
 @pytest.mark.parametrize("content", ["codex-proxy-summary-1.%", "codex-proxy-summary-1._w==", "gAAAA", ""])
-def test_what_is_not_a_summary_of_this_server_is_not_opened(content: str) -> None:
+def test_a_compaction_that_is_no_summary_of_this_server_is_not_opened(content: str) -> None:
     assert decode_summary(content) is None
 
 

@@ -234,7 +234,7 @@ def test_a_response_that_is_reported_again_is_left_out() -> None:
     assert with_earlier([REQUEST, NO], NO) == with_earlier([REQUEST], NO)
 
 
-def test_where_no_turn_is_run_an_approved_call_is_one_that_waits() -> None:
+def test_an_approved_call_is_one_that_waits_where_no_turn_is_run() -> None:
     parsed = parse_context(b'{"model":"codex-5","input":"x"}', catalog=CATALOG)
     items = ask(input=[REQUEST, YES]).input_items
     assert "has yet to be made" in text_of(context_history(parsed, items)[1])

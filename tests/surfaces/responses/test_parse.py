@@ -297,7 +297,7 @@ def test_a_wrong_field_of_a_response_is_named(fields: dict[str, Any], param: str
     assert (failure.kind, failure.param) == (FaultKind.INVALID_REQUEST, param)
 
 
-def test_what_is_refused_is_named_before_what_is_missing() -> None:
+def test_a_refused_field_is_named_before_a_missing_one() -> None:
     with pytest.raises(Fault) as raised:
         ask_bytes(b'{"model":"codex-5","prompt":{"id":"pmpt_1"}}')
     assert raised.value.failure.param == "prompt"
@@ -449,7 +449,7 @@ def test_tools_that_no_filter_names_need_approval_where_others_are_freed_from_it
         ({**MCP, "require_approval": "sometimes"}, "tools[0].require_approval"),
     ],
 )
-def test_what_is_wrong_with_a_tool_is_named(fields: dict[str, Any], param: str) -> None:
+def test_a_wrong_field_of_a_tool_is_named(fields: dict[str, Any], param: str) -> None:
     assert refusal_of(tools=[fields]).param == param
 
 

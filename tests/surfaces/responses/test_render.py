@@ -589,7 +589,7 @@ def test_a_frame_without_its_framing_is_the_event() -> None:
 # --- what was asked -------------------------------------------------------------------------------
 
 
-def test_what_the_client_asked_is_in_every_object() -> None:
+def test_fields_of_the_request_are_in_every_object() -> None:
     echo = ask(
         tools=[function_tool(parameters={"minimum": 10**30})], metadata={"a": "b"}, temperature=0.5
     ).echo
