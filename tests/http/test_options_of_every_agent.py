@@ -31,7 +31,7 @@ from tests.waiting import PATIENCE
 
 CODE: Final = Path(options.__file__).parents[2]
 OWN_WORK: Final = tuple(str(CODE / name) for name in ("admission", "core", "responses", "runs", "tools"))
-AGENTS: Final = (str(CODE / "agents"), str(EXAMPLE))
+AGENTS: Final = (str(CODE / "agents"), str(CODE / "parts"), str(EXAMPLE))
 NO_EFFECT: Final = "idle_sessions.py"
 """Compares the options of turns, and does nothing with them."""
 FIELDS: Final = frozenset(Turn.__struct_fields__)
