@@ -52,6 +52,7 @@ from codex_proxy.workers.slots import Slot
 log = structlog.get_logger(__name__)
 
 P = ParamSpec("P")
+Work = Callable[Concatenate["Run", P], Coroutine[Any, Any, None]]
 
 PROGRESS_SECONDS = 30.0
 """Seconds between a running turn's lines in the log."""
@@ -82,9 +83,6 @@ def _fails_turn_on_error(method: Callable[Concatenate[Run, P], None]) -> Callabl
             break_off_on_error(run)
 
     return guarded
-
-
-Work = Callable[Concatenate["Run", P], Coroutine[Any, Any, None]]
 
 
 def _task_of_turn(work: Work[P]) -> Work[P]:
@@ -134,15 +132,13 @@ class Run:
         """Whether the agent's session has seen the conversation so far."""
         self._services, self._digests = services, HistoryDigests(turn.history)
         self._slot, self._running = slot, running
-        self._replay = replay
-        self._remembers, self._durable = remembers, durable
+        self._replay, self._remembers, self._durable = replay, remembers, durable
         self._context = copy_context()
         """The request's context variables: events arrive in another context."""
         self._progress: asyncio.TimerHandle | None = None
         """The timer of the next line in the log."""
         self._awaited_events: frozenset[type[Event]] | None = None
         """The types of events that the attempt needs now; None: all."""
-        self._forwards = turn.forwarded is not None
         self._repair = TurnRepair()
         self._agent = services.agent_of(turn)
         max_tokens = None if "max_tokens" in self._agent.capabilities else turn.max_tokens
@@ -332,7 +328,7 @@ class Run:
             return
         if size and self._restartable == "until_output":
             self._restartable = ""
-        if self._forwards and len(events) == 1 and type(events[0]) is ForwardedBytes:
+        if self.turn.forwarded is not None and len(events) == 1 and type(events[0]) is ForwardedBytes:
             self._watch.note_event(visible=True)
             self.log.append(events, size)  # no stage has anything to do with it
             return
@@ -442,7 +438,7 @@ class Run:
         if type(last) is not TurnEnded:
             self.log.append(events, size)
             return
-        if of_agent and not (last.cut or self._forwards):
+        if of_agent and not (last.cut or self.turn.forwarded is not None):
             last = self._repair.with_reason(last)
         if last.failure is not None:
             failure = self._services.with_details(self.turn, last.failure)
@@ -575,9 +571,8 @@ class Run:
         calls = visible_calls(policy)
         seen = self._digests.followed_by((*self._shown_messages(), *calls))
         pending = PendingOutputs(frozenset(call.call_id for call in calls), tuple(policy.hidden))
-        owner = self.turn.owner
-        key = session_key(owner, self.attempt.turn)
-        self._services.idle_sessions.put(owner, key, session, seen, pending)
+        key = session_key(self.turn.owner, self.attempt.turn)
+        self._services.idle_sessions.put(self.turn.owner, key, session, seen, pending)
         return True
 
     # --- readers that are slow ------------------------------------------------------------------
