@@ -101,7 +101,7 @@ DRIVES_CHILDREN = frozenset(
         "agents.confinement.plain_turns",
         "agents.confinement.read_list",
         "agents.codex.command_sandbox",
-        "agents.codex.skills",
+        "parts.acp.skills",
         "agents.codex.program",
         "agents.codex.plain_home",
         "agents.codex_app_server.agent",

@@ -21,6 +21,7 @@ from codex_proxy.app.application import catalog_of
 from codex_proxy.app.server import make_server
 from codex_proxy.commands.doctor import examine
 from codex_proxy.core.account import AgentModel
+from codex_proxy.parts import parts
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.protected_paths import write_conflict
 from codex_proxy.surfaces.models import list_body, resolve
@@ -187,15 +188,20 @@ def test_a_start_imports_the_agent_that_serves_and_no_other(folder: Path, agent:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     imported = set(done.stdout.split())
     modules = {name: line.partition(":")[0] for name, line in BUILT_IN.items()}
-    assert imported & set(modules.values()) == {modules[agent]}
-    parts = {name for name in imported if name.startswith("codex_proxy.agents.codex") and name.count(".") > 2}
+    # The fake agent also speaks protocols of parts.
+    dialects = [line for part in parts() for line in part.fake_dialects.values()] if agent == "fake" else []
+    own = {modules[agent], *(line.partition(":")[0] for line in dialects)}
+    assert imported & set(modules.values()) == own
+    of_codex = {
+        name for name in imported if name.startswith("codex_proxy.agents.codex") and name.count(".") > 2
+    }
     # What `protected_paths` asks for the binary is there for every agent, with the table of tested releases that it
     # reads; and the specs of all Codex agents name the capabilities of app-server. The rest comes with the agent.
     always = {
         f"codex_proxy.agents.{name}"
         for name in ("codex.program", "codex.tested", "codex_app_server.contract")
     }
-    assert {name for name in parts if not name.endswith("spec")} <= always
+    assert {name for name in of_codex if not name.endswith("spec")} <= always
 
 
 def test_a_misspelt_agent_is_refused_with_the_one_that_was_meant() -> None:

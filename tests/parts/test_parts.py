@@ -64,7 +64,7 @@ def known_of(part: Part) -> KnownPart:
     )
 
 
-CORE_AGENTS = {"codex-app-server", "codex-proto", "codex-exec", "openai-chat", "openai-responses", "fake"}
+CORE_AGENTS = {"codex-app-server", "codex-proto", "codex-exec", "fake"}
 
 
 def test_what_is_tried_with_every_agent_is_tried_with_those_of_all_parts() -> None:

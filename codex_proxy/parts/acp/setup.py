@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from codex_proxy.agents.codex.skills import skills_check
 from codex_proxy.agents.configured.agents import settings_with
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
 from codex_proxy.agents.confinement.setup import (
@@ -32,6 +31,7 @@ from codex_proxy.parts.acp.presets import AcpPreset, DeclaredFeatures, Program
 from codex_proxy.parts.acp.process import AcpProcess
 from codex_proxy.parts.acp.sessions import session_options_of
 from codex_proxy.parts.acp.settings import AcpSettings, AcpTable
+from codex_proxy.parts.acp.skills import skills_check
 from codex_proxy.process.child import Command
 from codex_proxy.settings.fields import Settings, split_list
 
