@@ -2,8 +2,9 @@
 
     .venv/bin/python -m scripts.changed_parts
 
-A change concerns a part if it is in its folder or that of its tests, in a module that one of these imports, or in
-what is no module of the core, its tests and scripts (packages, golden files, the fake agent). Pages concern no part.
+A change concerns a part if it is in its folder or that of its tests, or in a module that one of these imports. What
+every turn passes (`EVERY_TURN`) concerns all parts, and so does what is no module of the core, its tests and scripts
+(packages, golden files, the fake agent). Pages concern no part.
 Without origin/main every part is tested.
 """
 
@@ -22,6 +23,10 @@ ROOT = Path(__file__).resolve().parent.parent
 BASE = "origin/main"
 MODULES = ("codex_proxy/", "tests/", "scripts/", "examples/")
 """Where a module concerns only the parts that import it."""
+EVERY_TURN = tuple(
+    f"codex_proxy/{layer}/"
+    for layer in ("core", "runs", "responses", "http", "surfaces", "admission", "tools", "app")
+)
 
 
 def main() -> None:
@@ -55,6 +60,8 @@ def folders_of(part: str) -> tuple[str, str]:
 
 
 def _concerns_all(file: str) -> bool:
+    if file.startswith(EVERY_TURN):
+        return True
     is_module = file.startswith(MODULES) and file.endswith(".py") and file != "tests/conftest.py"
     return not is_module and not file.endswith(".md")
 

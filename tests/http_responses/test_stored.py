@@ -85,6 +85,8 @@ async def test_input_items_are_listed_with_ids_and_normalised_parts(client: Asyn
     )
     page = await client.responses.input_items.list(response.id, limit=1)
     assert page.has_more is True
+    ends = page.model_dump()
+    assert ends["first_id"] == ends["last_id"] == page.data[0].id
     items = [item async for item in page]
     texts = [item.model_dump()["content"][0]["text"] for item in items]
     assert texts == ["Two.", "One."]

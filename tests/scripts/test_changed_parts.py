@@ -8,13 +8,15 @@ from codex_proxy.parts import KNOWN
 from scripts.changed_parts import concerned, used_files
 from scripts.repeatable import ROOT, not_repeatable, repeatable
 
-PART = next(iter(KNOWN))
-
 
 @pytest.mark.parametrize(
-    "file", ["pyproject.toml", "fake_proto/loop.py", "tests/conftest.py", "tests/golden/a.json"]
+    "file",
+    [
+        *("pyproject.toml", "fake_proto/loop.py", "tests/conftest.py", "tests/golden/a.json"),
+        *("codex_proxy/runs/run.py", "codex_proxy/http/turns.py", "codex_proxy/core/repair.py"),
+    ],
 )
-def test_a_change_of_what_is_no_module_of_the_core_concerns_every_part(file: str) -> None:
+def test_a_change_of_what_every_turn_passes_or_of_no_module_concerns_every_part(file: str) -> None:
     assert concerned({file}) == set(KNOWN)
 
 

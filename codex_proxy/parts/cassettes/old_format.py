@@ -22,6 +22,7 @@ from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, RawHistoryItem
 from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.core.turn import Turn
+from codex_proxy.parts import parts
 from codex_proxy.parts.cassettes.content import Content, key_of
 from codex_proxy.parts.cassettes.line_types import (
     Line,
@@ -200,6 +201,8 @@ def _code_of(reference: str) -> Any:
         return pkgutil.resolve_name(reference)
     except ModuleNotFoundError as error:
         part = reference.removeprefix("codex_proxy.parts.").partition(".")[0]
+        if part in {each.name for each in parts()}:
+            raise
         raise ValueError(
             f"its agent is of the part {part}, which is not in this installation. Record the turn anew"
         ) from error
@@ -210,7 +213,7 @@ def _acp(name: str) -> Any:
 
 
 def _acp_facts() -> Any:
-    declared, usage = _acp("program:DeclaredFeatures"), _acp("presets:UsageRule")
+    declared, usage = _acp("presets:DeclaredFeatures"), _acp("presets:UsageRule")
     fields: list[tuple[str, Any, Any]] = [
         ("usage", usage | None | msgspec.UnsetType, msgspec.UNSET),
         ("declared", declared, msgspec.field(default_factory=declared)),
@@ -292,8 +295,8 @@ def _acp_dialect(kind: type[Any], facts: dict[str, Any], new_id: Any) -> Any:
     named, presets = facts.pop("preset"), _acp("presets:PRESETS")
     preset = presets[named] if isinstance(named, str) else msgspec.convert(named, _acp("presets:AcpPreset"))
     preset = msgspec.structs.replace(preset, usage=facts.pop("usage", preset.usage))
-    declared = msgspec.convert(facts.pop("declared", {}), _acp("program:DeclaredFeatures"))
-    program = _acp("program:Program")(
+    declared = msgspec.convert(facts.pop("declared", {}), _acp("presets:DeclaredFeatures"))
+    program = _acp("presets:Program")(
         preset, declared, facts.pop("unconfined", False), facts.pop("confined", False)
     )
     servers = ({"name": "client"},) if facts.pop("tools", False) else ()

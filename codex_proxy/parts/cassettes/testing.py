@@ -90,7 +90,7 @@ class Servers:
         if name not in self._servers:
             state = self._folder / f"server-{len(self._servers)}"
             make_folder(state)
-            more: dict[str, Any] = {} if own else {"workdir": state, "kept_threads": 0}
+            more: dict[str, Any] = {} if own else {"workdir": state, "kept_thread_seconds": 0.001}
             settings = Settings(
                 host="127.0.0.1", port=0, api_key=None, state_dir=state, store="memory", drain_ms=0, log_content=False,
                 **more, **given,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pkgutil
+import re
 import socket
 import subprocess
 import sys
@@ -96,6 +98,16 @@ SESSIONS: Final[dict[str, dict[str, Any]]] = {
     "an origin of another type": {"session": "app-server", "origin": {"a": 1}},
     "another field": {"session": "app-server", "class": "subprocess:Popen"},
 }
+
+
+def test_all_code_that_cassettes_of_version_1_need_is_there() -> None:
+    """Modules of other parts may be renamed: a name that leads nowhere would be found by a user alone."""
+    source = Path(old_format.__file__).read_text()
+    named = re.findall(r'_(acp|upstream)\("([\w.]+:\w+)"\)', source)
+    assert {part for part, _ in named} == {"acp", "upstream"}
+    references = [f"codex_proxy.parts.{part}.{name}" for part, name in named]
+    for reference in (*references, *old_format.DIALECTS.values()):
+        pkgutil.resolve_name(reference)
 
 
 def test_an_old_cassette_of_an_absent_part_is_refused_with_the_name_of_the_part(

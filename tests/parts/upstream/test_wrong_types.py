@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -80,6 +81,55 @@ async def test_a_field_of_a_wrong_type_breaks_no_answer_and_no_later_turn(
                 assert later.status == 200, (value, later.text)
 
 
+TEXT: Final = {"type": "output_text", "text": "Hello."}
+SUMMARY: Final = {"type": "summary_text", "text": "Well."}
+LOGS: Final = {"type": "logs", "logs": "42"}
+FOUND: Final[Any] = SEARCH_ITEM["results"][0]
+
+
+@pytest.mark.parametrize("bare", [False, True])
+@pytest.mark.parametrize(
+    ("item", "field", "given", "kept"),
+    [
+        (SAID, "content", [TEXT, None], ["Hello."]),
+        (SAID, "content", [{"type": None}, TEXT], ["Hello."]),
+        (SAID, "content", [TEXT, {"type": "output_text", "text": 5}], ["Hello."]),
+        (THOUGHT, "summary", [SUMMARY, None], ["Well."]),
+        (CODE_ITEM, "outputs", [LOGS, {"type": "files", "files": []}], ["42"]),
+        (SEARCH_ITEM, "results", [None, FOUND], ["It was me."]),
+        (SEARCH_ITEM, "results", [FOUND | {"attributes": {"a": None}}], ["It was me."]),
+    ],
+)
+async def test_a_list_keeps_the_elements_that_have_their_type(
+    item: dict[str, Any],
+    field: str,
+    given: list[Any],
+    kept: list[str],
+    bare: bool,
+    server: Upstream,
+    tmp_path: Path,
+) -> None:
+    wrong = item | {field: given}
+    items = [wrong] if item is SAID else [wrong, SAID]
+    server.script = [answer_of(items, bare=bare)]
+    table = {"hosted_tools": HOSTED}
+    include = {"include": ["code_interpreter_call.outputs", "file_search_call.results"]}
+    async with proxy_before(server.url, tmp_path, agent="openai-responses", table=table) as proxy:
+        answer = await create(proxy, "Hi", **ASKED | include)
+    shown = answer.body["output"][0][field]
+    assert [each.get("text", each.get("logs")) for each in shown] == kept
+
+
+@pytest.mark.parametrize("bare", [False, True])
+async def test_arguments_that_are_an_object_reach_the_client_as_a_text(
+    bare: bool, server: Upstream, tmp_path: Path
+) -> None:
+    server.script = [answer_of([CALL_ITEM | {"arguments": {"city": "Paris"}}], bare=bare)]
+    async with proxy_before(server.url, tmp_path, agent="openai-responses") as proxy:
+        answer = await create(proxy, "Hi", **ASKED | {"tools": [RESPONSES_WEATHER]})
+    assert json.loads(answer.body["output"][0]["arguments"]) == {"city": "Paris"}
+
+
 @pytest.mark.parametrize("value", [7.5, None, ["x"]])
 @pytest.mark.parametrize(
     ("at", "name", "field"),
@@ -118,3 +168,15 @@ async def test_an_annotation_of_a_wrong_type_is_left_out(
     async with proxy_before(server.url, tmp_path, agent="openai-responses") as proxy:
         answer = await create(proxy, "Hi")
     assert answer.body["output"][0]["content"][0]["annotations"] == [good]
+
+
+@pytest.mark.parametrize("bare", [False, True])
+async def test_an_annotation_with_null_for_a_text_is_passed_on_without_it(
+    bare: bool, server: Upstream, tmp_path: Path
+) -> None:
+    cited = {"type": "url_citation", "url": "http://a", "start_index": 0, "end_index": 2}
+    content = [TEXT | {"annotations": [cited | {"title": None}]}]
+    server.script = [answer_of([SAID | {"content": content}], bare=bare)]
+    async with proxy_before(server.url, tmp_path, agent="openai-responses") as proxy:
+        answer = await create(proxy, "Hi")
+    assert answer.body["output"][0]["content"][0]["annotations"] == [cited]

@@ -28,7 +28,7 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.items import Activity, Item, Message, Reasoning, ToolCall, ToolKind
 from codex_proxy.core.json_values import encode_json, object_at, objects_in, text_at, without_surrogates
-from codex_proxy.parts.upstream.openai_responses.item_types import is_annotation, is_event, well_typed
+from codex_proxy.parts.upstream.openai_responses.item_types import is_event, well_typed, well_typed_annotation
 from codex_proxy.parts.upstream.openai_responses.output_items import (
     CALL,
     CALL_KEY,
@@ -257,8 +257,8 @@ class ResponsesAnswer:
         """Adds an annotation. Annotations of later text parts come with the complete message, since their positions
         depend on the parts before.
         """
-        annotation = object_at(event, "annotation")
-        if annotation and is_annotation(annotation) and not event.get("content_index"):
+        annotation = well_typed_annotation(object_at(event, "annotation"))
+        if annotation and not event.get("content_index"):
             item = self._item_of(event, "message")
             if item is not None:
                 item.cited += 1
@@ -500,7 +500,8 @@ def _annotations(item: OutputItem, form: Mapping[str, Any]) -> list[Event]:
     for part in objects_in(form.get("content")):
         if not isinstance(part.get("type"), str):
             continue
-        new = list(filter(is_annotation, objects_in(part.get("annotations"))))[known:]
+        typed = map(well_typed_annotation, objects_in(part.get("annotations")))
+        new = [each for each in typed if each is not None][known:]
         out += [AnnotationAdded(item.id, encode_json(_shift_annotation(each, offset))) for each in new]
         known = 0
         offset += len(text_at(part, "text"))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
-from msgspec.structs import fields
+from msgspec.structs import FieldInfo, fields
 
 _Status: TypeAlias = Literal[
     "in_progress", "completed", "incomplete", "failed", "searching", "interpreting", "generating"
@@ -27,8 +27,9 @@ class _ItemFields(msgspec.Struct, frozen=True):
     phase: str | None = None
     call_id: str | None = None
     name: str | None = None
-    arguments: str | None = None
-    input: str | None = None
+    arguments: str | dict[str, Any] | None = None
+    """An object of a `tool_search_call`, and of servers that do not write calls as texts."""
+    input: str | dict[str, Any] | None = None
     content: list[_Part] | None = None
     summary: list[_Part] | None = None
     encrypted_content: str | None = None
@@ -55,7 +56,7 @@ class _Found(msgspec.Struct, frozen=True):
     filename: str | None = None
     score: float | None = None
     text: str | None = None
-    attributes: dict[str, str | float | bool] | None = None
+    attributes: dict[str, str | float | bool | None] | None = None
 
 
 class _SearchFields(msgspec.Struct, frozen=True):
@@ -101,15 +102,15 @@ _OF_TYPE: Final[Mapping[str, type[msgspec.Struct]]] = {
 
 
 def well_typed(item: dict[str, Any]) -> dict[str, Any]:
-    """Returns an item whose fields have their types: those of another one get their default value, or are left out if
-    that is None.
+    """Returns an item whose fields have their types. A list keeps its elements that have theirs; another field of a
+    wrong type gets its default value, or is left out if that is None.
     """
     kind = item.get("type")
     of = _OF_TYPE.get(kind, _ItemFields) if isinstance(kind, str) else _ItemFields
     if _fits(item, of):
         return item
     wrong = {
-        field.name: field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+        field.name: _fitting(field, item[field.name], of)
         for field in fields(of)
         if field.name in item and not _fits({field.name: item[field.name]}, of)
     }
@@ -120,13 +121,23 @@ def well_typed(item: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _fitting(field: FieldInfo, value: Any, of: type[msgspec.Struct]) -> Any:
+    if isinstance(value, list) and _fits({field.name: []}, of):
+        return [each for each in value if _fits({field.name: [each]}, of)]
+    return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+
+
 def is_event(event: Mapping[str, Any]) -> bool:
     """Whether the fields of an event of a tool that the server runs have their types."""
     return _fits(event, _EventFields)
 
 
-def is_annotation(annotation: Mapping[str, Any]) -> bool:
-    return _fits(annotation, _AnnotationFields)
+def well_typed_annotation(annotation: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Returns an annotation without fields that are null, which SDKs take for texts; None if another field has a wrong
+    type.
+    """
+    given = {name: value for name, value in annotation.items() if value is not None}
+    return given if _fits(given, _AnnotationFields) else None
 
 
 def _fits(value: Mapping[str, Any], of: type[msgspec.Struct]) -> bool:
