@@ -55,6 +55,8 @@ ALLOWED: Final[dict[str, str]] = {
     "codex_proxy.agents.fake.spec:<module>": "what parts declare",
     "codex_proxy.parts.__init__:declared": "the fields of `Part`, and what parts declare",
     "codex_proxy.agents.registry:_load": "the values of BUILT_IN, and constants",
+    "codex_proxy.agents.registry:call_plugin_part": "what a part declares whose agent the operator names",
+    "codex_proxy.agents.configured.agents:_used_settings": "the names of settings in a spec",
     "codex_proxy.agents.registry:plugin_part": "the same",
     "codex_proxy.agents.registry:load_plugin": "what the operator gives as --agent-plugin, or an installed package",
     "codex_proxy.agents.names:code_of": "what the operator gives as --agent-plugin; it is not imported",

@@ -8,9 +8,11 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from codex_proxy.agents.names import BUILT_IN, DEFAULT_AGENT, entry_points, names
+from codex_proxy.core.faults import UserError
 from codex_proxy.parts import Part, declared
 
 if TYPE_CHECKING:
@@ -68,9 +70,9 @@ def _load(line: str) -> AgentSpec:
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
 
-def load_plugin(reference: str, *, source: str, wanted: str | None) -> AgentSpec:
+def load_plugin(reference: str, *, source: str, wanted: str | None, in_part: bool = False) -> AgentSpec:
     """Imports a plugin, and returns its spec. `source` says where `reference` came from, for messages; `wanted` is the
-    name that the agent must have. Raises `NoAgentError`.
+    name that the agent must have. `in_part`: a part names it as its agent. Raises `NoAgentError`.
     """
     from codex_proxy.agents.spec import AgentSpec, NoAgentError
 
@@ -89,9 +91,9 @@ def load_plugin(reference: str, *, source: str, wanted: str | None) -> AgentSpec
             f"{source}: the module {module_name} has no {attribute}. Name the AgentSpec in it: {module_name}:NAME."
         )
     spec = getattr(module, attribute)
-    if isinstance(spec, Part) and spec.agents:
+    if isinstance(spec, Part) and spec.agents and not in_part:
         of_agent = spec.agents.get(wanted or "", next(iter(spec.agents.values())))
-        return load_plugin(of_agent, source=source, wanted=wanted)
+        return load_plugin(of_agent, source=source, wanted=wanted, in_part=True)
     if not isinstance(spec, AgentSpec):
         raise NoAgentError(
             f"{source}: {reference} is not an AgentSpec (nor a Part with agents) but a value of the type "
@@ -119,6 +121,26 @@ def plugin_part(reference: str) -> Part | None:
     except Exception:  # noqa: BLE001  (a plugin's code may raise anything)
         return None
     return found if isinstance(found, Part) else None
+
+
+def call_plugin_part(
+    part: Part, what: Literal["checks", "server"], settings: Settings, environ: Mapping[str, str]
+) -> Any:
+    """Returns what a function that a plugin's part declares returns; None if it declares none. Raises `UserError`, for
+    any other error in the plugin `NoAgentError`.
+    """
+    from codex_proxy.agents.spec import NoAgentError
+
+    reference = getattr(part, what)
+    try:
+        return pkgutil.resolve_name(reference)(settings, environ) if reference else None
+    except UserError:
+        raise
+    except Exception as error:
+        raise NoAgentError(
+            f"{reference} (`{what}` of the part {part.name}) failed ({type(error).__name__}: {error}). This is a bug "
+            "in the plugin."
+        ) from error
 
 
 async def make_plugin_agent(spec: AgentSpec, reference: str, context: AgentContext) -> Agent:

@@ -13,6 +13,7 @@ from aiohttp import web
 from codex_proxy import __version__
 from codex_proxy.agents.agent import all_agents
 from codex_proxy.agents.configured.agents import make_agent, plugin_parts
+from codex_proxy.agents.registry import call_plugin_part
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.app.application import application_of, usage_of, webhooks_of
 from codex_proxy.app.server_parts import ServerParts
@@ -162,7 +163,8 @@ async def make_server(
     the page shows. Raises `UserError` or `Fault`.
     """
     environ = os.environ if environ is None else environ
-    made = [make(settings, environ) for make in declared("server", plugin_parts(settings))]
+    made = [make(settings, environ) for make in declared("server")]
+    made += [call_plugin_part(part, "server", settings, environ) for part in plugin_parts(settings)]
     parts = [part for part in made if part is not None]
     for part in parts:
         settings = part.settings(settings)

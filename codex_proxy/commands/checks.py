@@ -23,7 +23,7 @@ from codex_proxy.agents.configured.agents import (
     runs_codex,
     why_unusable,
 )
-from codex_proxy.agents.registry import plugin_reference
+from codex_proxy.agents.registry import call_plugin_part, plugin_reference
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.app.keyring import others_access, read_keys
 from codex_proxy.app.start_checks import listen_error, reserve_port
@@ -33,7 +33,7 @@ from codex_proxy.core.checks import Check, CheckBuilder, Fact, failed_check
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.keys import Key, KeysError, with_default
 from codex_proxy.files.private import why_not_created
-from codex_proxy.parts import declared
+from codex_proxy.parts import Part, declared
 from codex_proxy.process.spawner import why_no_spawner
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.protected_paths import write_conflict
@@ -140,8 +140,21 @@ async def machine_checks(settings: Settings, environ: Mapping[str, str], *, runs
     """Returns the checks of spawner, folders and parts. `runs`: whether the server runs already."""
     store, keys = await store_check(settings, in_use=runs)
     folders = await asyncio.to_thread(folder_checks, settings, environ, keys)
-    of_parts = [await check(settings, environ) for check in declared("checks", plugin_parts(settings))]
-    return [await spawner_check(), store, *folders, *chain.from_iterable(of_parts)]
+    of_parts = [await check(settings, environ) for check in declared("checks")]
+    of_plugins = [await _plugin_checks(part, settings, environ) for part in plugin_parts(settings)]
+    return [await spawner_check(), store, *folders, *chain.from_iterable([*of_parts, *of_plugins])]
+
+
+async def _plugin_checks(part: Part, settings: Settings, environ: Mapping[str, str]) -> list[Check]:
+    try:
+        found = call_plugin_part(part, "checks", settings, environ)
+        checks: list[Check] = [] if found is None else await found
+    except NoAgentError as error:
+        return [failed_check("agent plugin", str(error))]
+    except Exception as error:  # noqa: BLE001  (a plugin's code may raise anything)
+        message = f"The checks of the part {part.name} failed ({type(error).__name__}: {error})."
+        return [failed_check("agent plugin", f"{message} This is a bug in the plugin.")]
+    return checks
 
 
 async def spawner_check() -> Check:

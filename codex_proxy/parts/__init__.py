@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import pkgutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Final, TypeVar
 
@@ -35,7 +35,9 @@ class Flag(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """Declares a part. Code is named by `module:attribute`, and imported when it is used."""
+    """Declares a part. Code is named by `module:attribute`, and imported when it is used. Of a plugin's part only
+    `agents`, `checks` and `server` are used.
+    """
 
     name: str
     summary: str
@@ -182,8 +184,8 @@ def own_settings_of(part: Part) -> tuple[str, ...]:
     return tuple(pkgutil.resolve_name(part.settings).model_fields) if part.settings else ()
 
 
-def declared(what: str, more: Iterable[Part] = ()) -> Iterator[Any]:
-    """Yields the code that the parts, and `more` of them, declare in their field `what`, and imports it."""
-    for part in (*parts(), *more):
+def declared(what: str) -> Iterator[Any]:
+    """Yields the code that parts declare in their field `what`, and imports it."""
+    for part in parts():
         if reference := getattr(part, what):
             yield pkgutil.resolve_name(reference)

@@ -334,7 +334,7 @@ class CoreSettings(SourcedSettings):
         wrong = absent_store(scheme) if is_url else ""
         if store in ("sqlite", "memory", "off") or is_path or (is_url and not wrong):
             return store
-        if absent_part("stores", scheme):
+        if wrong and absent_part("stores", scheme):
             raise ValueError(f"{scheme}:// is {wrong}")
         raise ValueError(
             "choose sqlite, the path of a file (with a /), memory, off, or a URL "
@@ -395,7 +395,8 @@ class CoreSettings(SourcedSettings):
     @property
     def in_database(self) -> bool:
         """Whether the store is a database, whose URL is `store`."""
-        return "://" in self.store
+        scheme, is_url, _ = self.store.partition("://")
+        return bool(is_url) and "/" not in scheme
 
     @property
     def in_file(self) -> bool:

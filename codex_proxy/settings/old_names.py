@@ -37,7 +37,10 @@ def _moved_to_tables(setting: str, name: str, key: str) -> OldName:
     """Returns the old name of a `key` of the table `name` (`default`, or `*` for each table) of a setting."""
 
     def apply(value: Any, values: Values) -> None:
-        tables = dict(values.get(setting) or {})
+        found = values.get(setting) or {}
+        if not isinstance(found, dict):
+            return  # what is no table is an error of its own
+        tables = dict(found)
         for each in (tuple(tables) or (ONLY_TABLE,)) if name == "*" else (name,):
             _set_key(tables, each, key, value)
         values[setting] = tables

@@ -16,6 +16,7 @@ import msgspec
 from codex_proxy.agents.codex.program import find_codex
 from codex_proxy.agents.configured.agents import codex_settings, is_plain_only, plugin_references
 from codex_proxy.agents.names import code_of
+from codex_proxy.agents.registry import plugin_part
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.safety import ProtectedPath, find_endangered
 from codex_proxy.parts import parts
@@ -80,7 +81,9 @@ def _own_files(settings: Settings) -> Iterator[tuple[str, str | Path, bool]]:
         yield "the store", settings.store_file, True
     yield from ((what, path, True) for what, path in _files_of_parts(settings))
     for reference in plugin_references(settings):
-        for path in code_of(reference):
+        part = plugin_part(reference)
+        of_part = () if part is None else (*part.agents.values(), part.server, part.checks)
+        for path in dict.fromkeys(path for each in (reference, *of_part) if each for path in code_of(each)):
             yield "the agent plugin's code", path, True
 
 

@@ -69,5 +69,6 @@ class SourcedSettings(BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _with_new_names(cls, values: Any) -> Any:
-        # An assignment, for the table of an agent, comes with the settings instead of their values.
-        return with_new_names(values, os.environ) if isinstance(values, dict) else values
+        # An assignment, for the table of an agent, comes with the values of all settings, which have new names already.
+        is_new = isinstance(values, dict) and not values.keys() >= cls.model_fields.keys()
+        return with_new_names(values, os.environ) if is_new else values

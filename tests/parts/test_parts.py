@@ -15,6 +15,7 @@ from pydantic import AliasChoices
 
 from codex_proxy.agents.names import BUILT_IN
 from codex_proxy.agents.registry import specs
+from codex_proxy.core.passing import PASSED_PATHS
 from codex_proxy.parts import KNOWN, KnownPart, Part, own_settings_of, parts
 from codex_proxy.settings.fields import Settings
 
@@ -60,7 +61,7 @@ def known_of(part: Part) -> KnownPart:
         tools=part.tools,
         stores=tuple(part.stores),
         flags=tuple(flag.name for flag in part.flags),
-        paths=KNOWN[part.name].paths,
+        paths=PASSED_PATHS if part.name == "upstream" else (),
     )
 
 

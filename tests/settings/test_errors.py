@@ -104,3 +104,14 @@ def test_doctor_names_all_that_is_old_or_has_no_effect_at_once(
     named = ("PROXY_PROT", "sse_keepalive_ms", "PROXY_METRICS_KEY (only with PROXY_METRICS)", "CODEX_BIN")
     assert [name for name in named if name not in check.message] == []
     assert "is `PROXY_PORT` meant? Remove them" in check.advice
+
+
+def test_a_path_with_the_sign_of_a_scheme_is_a_file(tmp_path: Path) -> None:
+    settings = Settings(store=f"{tmp_path}/a://b", state_dir=tmp_path)
+    assert (settings.in_file, settings.in_database) == (True, False)
+
+
+def test_a_scheme_that_no_store_has_is_answered_with_those_there_are() -> None:
+    for store in ("postgres", "mysql://h/d"):
+        with pytest.raises(ValueError, match="choose sqlite, the path of a file"):
+            Settings(store=store)

@@ -150,8 +150,7 @@ def settings_without_effect(
     serving = _agents_or_none(settings)
     if not serving or plugin_references(settings):
         return ()
-    # A part's table has the address and key of its agent.
-    used = frozenset().union(*(each.spec.effective_settings for each in serving if not each.table))
+    used = frozenset().union(*map(_used_settings, serving))
     of_some = frozenset().union(*(spec.effective_settings for spec in registry.specs())) - SHARED_SETTINGS
     if capabilities is None or len(serving) > 1:
         able = (each.spec.possible_capabilities(each.settings) for each in serving)
@@ -159,6 +158,12 @@ def settings_without_effect(
     of_some |= {name for name, needed in needed_capabilities().items() if needed not in capabilities}
     unused = settings.of_server.model_fields_set & of_some - used
     return tuple(name for name in Settings.model_fields if name in unused)
+
+
+def _used_settings(agent: ConfiguredAgent) -> frozenset[str]:
+    """Returns the settings that have an effect with an agent. A part's table replaces those that it leaves unset."""
+    names = agent.spec.effective_settings
+    return frozenset(name for name in names if not agent.table or getattr(agent.settings, name) is not None)
 
 
 def needed_capabilities() -> dict[str, str]:
@@ -231,7 +236,10 @@ def _from_agent_table(settings: Settings, name: str, table: AgentTable) -> Confi
 def _own_settings(table: AgentTable) -> dict[str, Any]:
     values = with_new_names(table.own_settings, {})
     for setting in agent_tables():  # the agent itself is the only one of them
-        values |= values.pop(setting, {}).get(ONLY_TABLE, {})
+        if isinstance(found := values.pop(setting, {}), dict):
+            values |= found.get(ONLY_TABLE, {})
+        else:
+            values[setting] = found
     return values
 
 

@@ -203,6 +203,8 @@ T = TypeVar("T")
 
 
 class LateStart(Generic[T]):
+    """Makes and starts a value without ending the server if that fails: the first turn after 30 seconds tries again."""
+
     def __init__(self, name: str, make: Callable[[], Awaitable[T]], clock: Clock) -> None:
         """`make` returns the value, started, or raises `Fault`."""
         self.value: T | None = None

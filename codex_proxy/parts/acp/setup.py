@@ -307,7 +307,9 @@ def program_of_client(name: str, settings: Settings) -> tuple[str, str] | None:
     for each in (*settings_with(settings, "acp"), settings):
         with contextlib.suppress(ValueError):  # a quote without its end: `serve` says it
             program, *_ = shlex.split(own_settings(each, AcpSettings).acp.command or "") or ("",)
-            if os.path.basename(program) == name:
+            if (
+                os.path.basename(program) == name != program
+            ):  # a bare name is looked up as the client's own is
                 return program, "acp.command"
     return None
 

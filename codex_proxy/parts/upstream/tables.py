@@ -23,13 +23,12 @@ class UpstreamTables:
 
     def agents(self, settings: Settings) -> dict[str, ConfiguredAgent]:
         tables = own_settings(settings, UpstreamSettings).upstreams
+        _check_fallbacks(settings, tables)
         if self.is_single(settings) and not settings.agents:
             table = tables[ONLY_TABLE]
             wire = WIRES.get(settings.agent, table.wire)
             return {"": _from_table(settings, "", table.model_copy(update={"wire": wire}))}
-        found = {name: _from_table(settings, name, table) for name, table in tables.items()}
-        _check_fallbacks(settings, tables)
-        return found
+        return {name: _from_table(settings, name, table) for name, table in tables.items()}
 
 
 TABLES: Final = UpstreamTables()
@@ -58,6 +57,7 @@ def _from_table(settings: Settings, name: str, table: UpstreamConfig) -> Configu
         settings,
         agent=APIS[config.wire].agent,
         upstreams={ONLY_TABLE: config},
+        upstream_url=short.upstream_url if is_default else None,
         upstream_key=short.upstream_key if is_default else None,
         total_timeout=config.total_timeout or settings.total_timeout,
         codex_model=config.default_model or (settings.codex_model if not name else None),

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from codex_proxy.agents.configured.agents import configured_agents
+from codex_proxy.agents.configured.agents import configured_agents, settings_without_effect
 from codex_proxy.commands.doctor import settings_check
 from codex_proxy.commands.serve import serve_to_the_end
+from codex_proxy.core.faults import UserError
 from codex_proxy.parts import own_settings
 from codex_proxy.parts.upstream import PART
 from codex_proxy.parts.upstream.config import UpstreamConfig
@@ -99,3 +100,32 @@ async def test_a_server_says_at_its_start_what_replaces_an_old_name(
     told = [line["text"] for line in logged if line["event"] == "old_setting"]
     assert len(told) == 1
     assert "use `retries` of [upstreams.default]" in told[0]
+
+
+def test_an_old_name_as_a_variable_changes_no_table_of_an_agent(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROXY_UPSTREAM_URL", "http://127.0.0.1:9/v1")
+    monkeypatch.setenv("PROXY_UPSTREAM_RETRIES", "1")
+    file.write_text('[agents.x]\nagent = "openai-chat"\nupstream_url = "http://127.0.0.1:8/v1"\n')
+    found = {each.name: each for each in configured_agents(load({}, file))}
+    assert own_settings(found["x"].settings, UpstreamSettings).upstream_url == "http://127.0.0.1:8/v1"
+
+
+@pytest.mark.parametrize("wrong", ["upstreams = 3", '[agents.x]\nagent = "openai-chat"\nupstreams = "foo"'])
+def test_a_table_that_is_none_is_named_beside_an_old_name(
+    wrong: str, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROXY_UPSTREAM_RETRIES", "3")
+    file.write_text(wrong + "\n")
+    with pytest.raises(UserError, match="upstreams"):
+        configured_agents(load({}, file))
+
+
+@pytest.mark.parametrize("key", ["sk-1", "client"])
+def test_the_short_key_of_the_only_table_has_an_effect(
+    key: str, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROXY_UPSTREAM_KEY", key)
+    file.write_text('[upstreams.default]\nurl = "http://127.0.0.1:9/v1"\n')
+    assert settings_without_effect(load({}, file)) == ()

@@ -206,6 +206,10 @@ async def test_an_upstream_that_takes_no_schema_gets_it_in_the_prompt_and_the_an
     ("tables", "words"),
     [
         ({"upstreams": {"a": {}}}, "needs the address"),
+        *(
+            ({"upstreams": {"default": {"url": "http://h/v1", "fallback": [name]}}}, "there is none")
+            for name in ("x", "default")
+        ),
         (
             {"upstreams": {"a": {"url": "http://h/v1", "fallback": ["b"]}}},
             "the fallback b is no other upstream; there is none",
