@@ -367,7 +367,10 @@ async def test_a_server_that_stops_ends_a_list_under_way(tmp_path: Path) -> None
         async with fake_proxy(tmp_path, fake_dialect="app-server", mcp_config=file) as proxy:
             url = f"{proxy.url}/v1/chat/completions"
             asking = asyncio.ensure_future(session.post(url, json=body))
-            await eventually(lambda: bool(processes_of(never)))
+            runner = proxy.server.runner
+            assert runner is not None
+            # The MCP server starts with this server: the request may come later.
+            await eventually(lambda: runner.has_connections and bool(processes_of(never)))
         async with await asking as answer:
             assert answer.status == 503, await answer.text()
     assert processes_of(never) == []
