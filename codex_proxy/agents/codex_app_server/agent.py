@@ -92,9 +92,12 @@ class OnlyThreadTransport(ThreadTransport):
 
     async def release(self, *, finished: bool) -> None:
         process = self.process
-        process.completed_turn = self.has_begun and finished and process.alive
         try:
+            process.completed_turn = self.has_begun and finished and process.alive
             await process.end()
+        except BaseException:
+            process.kill()  # whatever has broken, the process ends with its turn
+            raise
         finally:
             process.forget(self.channel)
 
