@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import re
 from pathlib import Path
@@ -12,8 +11,8 @@ from typing import Final, NoReturn
 import pytest
 
 PACKAGES: Final = frozenset({
-    "axe_playwright_python", "codex_cli_bin", "compose_spec", "fpdf", "jsonschema", "langchain_anthropic",
-    "langchain_core", "langchain_openai", "mcp", "mcp_types", "mypy", "opentelemetry", "playwright", "pypdf",
+    "axe_playwright_python", "compose_spec", "fpdf", "jsonschema", "langchain_anthropic",
+    "langchain_core", "langchain_openai", "mcp", "mcp_types", "opentelemetry", "playwright", "pypdf",
     "schemathesis",
 })  # fmt: skip
 """What only some tests import. `scripts/test --all` installs them (requirements/dev.txt)."""
@@ -32,11 +31,6 @@ def missing_package(error: str) -> str:
     """Returns the package of `PACKAGES` that an error says is missing, if it does and this is not CI; else empty."""
     found = _MISSING.findall(error)
     return found[-1] if found and found[-1] in PACKAGES and not _is_ci() else ""
-
-
-def is_left_out(package: str) -> bool:
-    """Whether tests may do without a package of `PACKAGES`: it is not installed, and this is not CI."""
-    return importlib.util.find_spec(package) is None and not _is_ci()
 
 
 def _is_ci() -> bool:

@@ -10,7 +10,6 @@ import pytest
 
 from codex_proxy.agents.codex import program as codex_binary
 from codex_proxy.agents.codex.program import find_codex, find_native_binary
-from tests.missing import require
 
 NODE = "#!/usr/bin/env node\nconsole.log('a wrapper')\n"
 TRIPLE = f"{platform.machine()}-unknown-linux-musl"
@@ -58,7 +57,6 @@ def test_a_home_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_without_a_codex_on_path_that_of_the_extra_is_used(tmp_path: Path) -> None:
-    require("codex_cli_bin")
     found = find_codex(None, str(tmp_path))
     assert found == codex_binary.bundled_codex()
     assert found is not None

@@ -16,12 +16,12 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
+import codex_cli_bin
 import pytest
 
 from codex_proxy.agents.codex.program import Version, version_from
 from codex_proxy.agents.codex_app_server.binary_check import BinaryCheck, ask_binary
 from codex_proxy.agents.codex_app_server.contract import Feature
-from tests.missing import command_for, is_left_out
 from tests.waiting import PATIENCE
 
 VARIABLE = "TEST_CODEX"
@@ -32,11 +32,7 @@ PROTO_VARIABLE = "TEST_CODEX_PROTO"
 def codex_path() -> Path:
     """The native binary of every test. ``FileNotFoundError`` where there is none."""
     named = os.environ.get(VARIABLE)
-    if named:
-        return _file(VARIABLE, named)
-    import codex_cli_bin  # a large package, which not every environment has
-
-    return _file("the package", str(codex_cli_bin.bundled_codex_path()))
+    return _file(VARIABLE, named) if named else _file("the package", str(codex_cli_bin.bundled_codex_path()))
 
 
 def proto_path() -> Path | None:
@@ -77,17 +73,8 @@ def check() -> BinaryCheck:
             return thread.submit(asyncio.run, asked).result()
 
 
-def _is_left_out() -> bool:
-    return VARIABLE not in os.environ and is_left_out("codex_cli_bin")
-
-
-LEFT_OUT = pytest.mark.skip(reason=f"codex_cli_bin is not installed: {command_for(Path('tests/real'))}")
-
-
 def since(first: str, reason: str) -> pytest.MarkDecorator:
     """For a test that releases before `first` (like "0.147") cannot pass."""
-    if _is_left_out():
-        return LEFT_OUT
     numbers = [int(number) for number in first.split(".")]
     wanted = Version(*numbers, *[0] * (3 - len(numbers)))
     return pytest.mark.skipif(release() < wanted, reason=f"before {first}: {reason}")
@@ -95,16 +82,12 @@ def since(first: str, reason: str) -> pytest.MarkDecorator:
 
 def needs(feature: Feature) -> pytest.MarkDecorator:
     """For a test of a feature that is off with releases that lack what it needs."""
-    if _is_left_out():
-        return LEFT_OUT
     lacks = check().contract.missing_features.get(feature, ())
     return pytest.mark.skipif(bool(lacks), reason=f"{feature} is off: it has no {', no '.join(lacks)}")
 
 
 def knows(*switches: str) -> pytest.MarkDecorator:
     """For a test of what the process does with these ``-c`` switches, which some releases do not have."""
-    if _is_left_out():
-        return LEFT_OUT
     unknown = [key for key in switches if key in check().unknown_switches]
     return pytest.mark.skipif(bool(unknown), reason=f"it has no switch {', '.join(unknown)}")
 

@@ -104,12 +104,19 @@ def test_scripts_test_installs_what_most_tests_need_and_for_all_tests_the_rest(c
     assert locks_of(checkout) == []
 
 
-def test_scripts_test_says_that_types_are_checked_with_all_packages_only(checkout: Checkout) -> None:
-    checkout.run("start")
-    (checkout.folder / ".venv/bin/mypy").unlink()
-    done = checkout.run("test")
-    assert "mypy: left out" in done.stderr
-    assert "scripts/test --all" in done.stderr
+def test_types_are_checked_but_for_those_of_packages_that_only_all_tests_have(checkout: Checkout) -> None:
+    (checkout.folder / ".mypy_cache").mkdir()
+
+    def told_mypy() -> list[str]:
+        found = [line for line in checkout.calls if line.startswith("mypy|")]
+        checkout.forget()
+        return found
+
+    checkout.run("test")
+    errors = ("import-not-found", "untyped-decorator")
+    assert told_mypy() == ["mypy|" + "".join(f"--disable-error-code={each}|" for each in errors)]
+    checkout.run("test", "--all")
+    assert told_mypy() == ["mypy|"]
 
 
 @pytest.mark.exhaustive
