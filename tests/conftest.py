@@ -23,9 +23,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from codex_proxy.parts import KNOWN, parts
+from codex_proxy.parts import KNOWN, absent_parts
 from tests.forked_fake import use_forks
-from tests.missing import command_for, missing_package
+from tests.missing import command_for, missing_package, require
 from tests.postgres import EMPTY_CLUSTER, PostgresServer, server
 
 HERE = Path(__file__).parent
@@ -109,6 +109,7 @@ def disk_path() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     """A PostgreSQL server of the tests of this process. Skips the test if there is none on this machine."""
+    require("asyncpg")
     with server() as started:
         yield started
 
@@ -154,7 +155,7 @@ def _runs_exhaustive(config: pytest.Config) -> bool:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _place(item.path))
     _check_fixtures(items)
-    if absent := KNOWN.keys() - {part.name for part in parts()}:
+    if absent := absent_parts().keys():
         items[:] = [item for item in items if not _needs(item, absent)]
     if not _runs_exhaustive(config):
         items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
@@ -179,7 +180,7 @@ def pytest_make_collect_report(
     """
     report = yield
     part = re.search(r"No module named '(?:codex_proxy|tests)\.parts\.(\w+)", str(report.longrepr))
-    if report.failed and part and part[1] in KNOWN and part[1] not in {each.name for each in parts()}:
+    if report.failed and part and part[1] in absent_parts():
         place = collector.path.relative_to(HERE.parent)
         report.outcome, report.longrepr = "skipped", (str(place), 0, f"Skipped: the part {part[1]} is absent")
     name = missing_package(str(report.longrepr)) if report.failed else ""

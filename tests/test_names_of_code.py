@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-from codex_proxy.parts import KNOWN, parts
+from codex_proxy.parts import absent_parts
 from tests.syntax import parse
 
 ROOT: Final = Path(__file__).parent.parent
@@ -165,7 +165,7 @@ def found_in_packages() -> Counter[str]:
 def test_code_is_named_by_constants_and_by_the_operator_alone() -> None:
     found = found_in_packages()
     assert set(found) - set(ALLOWED) == set(), "names from where?"
-    absent = tuple(f"codex_proxy.parts.{name}." for name in KNOWN.keys() - {part.name for part in parts()})
+    absent = tuple(f"codex_proxy.parts.{name}." for name in absent_parts())
     gone = {name for name in set(ALLOWED) - set(found) if not name.startswith(absent)}
     assert gone == set(), "no longer there"
 

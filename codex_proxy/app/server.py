@@ -171,7 +171,9 @@ async def make_server(
     check(settings, SystemClock(), environ)
     close_state_folder(settings.state_dir)
     context = AgentContext(settings, environ, SystemClock())
-    agents = [agent for part in parts if (agent := await part.agent(context)) is not None]
-    agent = agents[0] if agents else await make_agent(context)
+    agent = None
+    for part in parts:
+        agent = agent or await part.agent(context)
+    agent = agent or await make_agent(context)
     shown = page(settings, environ) if page is not None and settings.ui else None
     return Server(settings, agent, shown, worker, parts)

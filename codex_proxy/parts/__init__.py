@@ -40,9 +40,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    summary: str
-    """What a user can do with the part."""
-    page: str
+    page: str = ""
     """Its page in docs/."""
     agents: Mapping[str, str] = {}
     """Its agents: the `AgentSpec` for each name."""
@@ -157,15 +155,19 @@ def _is_there(name: str) -> bool:
     return found is not None and found.origin is not None  # a folder without modules has a spec, but no file
 
 
+@cache
+def absent_parts() -> Mapping[str, KnownPart]:
+    """Returns the parts of this project whose folders are absent."""
+    there = {part.name for part in parts()}
+    return {name: known for name, known in KNOWN.items() if name not in there}
+
+
 def absent_part(kind: str, name: str) -> str:
     """Returns the part whose folder is absent, and which has the agent (`kind`: `agents`), the setting (`settings`,
     also the name of a variable), the type of tools (`tools`), the flag (`flags`), the path (`paths`) or the scheme of
     a store's address (`stores`); empty if there is none.
     """
-    there = {part.name for part in parts()}
-    return next(
-        (part for part, known in KNOWN.items() if part not in there and name in getattr(known, kind)), ""
-    )
+    return next((part for part, known in absent_parts().items() if name in getattr(known, kind)), "")
 
 
 def agent_tables() -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args, get_origin
 import click
 
 from codex_proxy.agents.names import names
-from codex_proxy.parts import KNOWN, Flag, absent_part, parts
+from codex_proxy.parts import Flag, absent_parts, parts
 from codex_proxy.settings.fields import Settings
 
 PART_FLAGS: Final = tuple(flag for part in parts() for flag in part.flags)
@@ -39,7 +39,7 @@ def settings_in(flags: Mapping[str, Any]) -> dict[str, Any]:
     for flag in borrowing:
         table, key = flag.setting.split(".")
         if found.setdefault(table, {}).setdefault(key, given.get(flag.value_of)) is None:
-            raise click.UsageError(f"{_spelled(flag.name)} needs {_spelled(flag.value_of)}.")
+            raise click.UsageError(f"{spelled(flag.name)} needs {spelled(flag.value_of)}.")
     return found
 
 
@@ -74,7 +74,8 @@ _ADDED_HELP: Final[Mapping[str, str]] = {
 """What is said about the flag after the description of its setting."""
 
 
-def _spelled(flag: str) -> str:
+def spelled(flag: str) -> str:
+    """Returns how a flag is written, from its name with `_`."""
     return f"--{flag.replace('_', '-')}"
 
 
@@ -86,7 +87,7 @@ def _option(name: str, metavar: str) -> Option:
     text = f"{about[0].upper()}{about[1:]}."
     if isinstance(field.default, str | int) and field.default:
         text += f" Default: {field.default}."
-    flag, text = _spelled(name), text + _ADDED_HELP.get(name, "")
+    flag, text = spelled(name), text + _ADDED_HELP.get(name, "")
     if field.annotation is bool:
         return click.option(flag, is_flag=True, default=None, help=text)
     kinds = [each for each in (field.annotation, *get_args(field.annotation)) if get_origin(each) is Literal]
@@ -97,7 +98,7 @@ def _option(name: str, metavar: str) -> Option:
 
 def _flag_of_absent_part(name: str, part: str) -> Option:
     """Returns a flag that is not shown, and raises `click.UsageError` when it is given."""
-    flag = f"--{name.replace('_', '-')}"
+    flag = spelled(name)
 
     def refuse(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
         if value is not None:
@@ -123,19 +124,14 @@ CONFIG_OPTION = config_option("config_file")
 
 def _option_of_part(flag: Flag) -> Option:
     if flag.value_of:
-        return click.option(_spelled(flag.name), is_flag=True, default=None, help=flag.help)
+        return click.option(spelled(flag.name), is_flag=True, default=None, help=flag.help)
     return _option(flag.name, flag.metavar)
 
 
 SETTING_OPTIONS: tuple[Option, ...] = (
     *(_option(*each) for each in _METAVARS.items()),
     *(_option_of_part(flag) for flag in PART_FLAGS if not flag.serve_only),
-    *(
-        _flag_of_absent_part(name, part)
-        for part, known in KNOWN.items()
-        for name in known.flags
-        if absent_part("flags", name)
-    ),
+    *(_flag_of_absent_part(name, part) for part, known in absent_parts().items() for name in known.flags),
     CONFIG_OPTION,
 )
 SERVE_OPTIONS: tuple[Option, ...] = (

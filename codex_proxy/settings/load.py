@@ -16,7 +16,7 @@ from pydantic import AliasChoices, BaseModel, ValidationError
 from codex_proxy.core.faults import UserError
 from codex_proxy.parts import absent_part, parts
 from codex_proxy.settings.fields import Settings
-from codex_proxy.settings.flags import KEYS_OF_TABLES, settings_in
+from codex_proxy.settings.flags import KEYS_OF_TABLES, settings_in, spelled
 from codex_proxy.settings.old_names import OLD_NAMES, old_names_in
 from codex_proxy.settings.sources import default_config_file, settings_file
 
@@ -137,7 +137,7 @@ def _text_of(error: ValidationError, flags: Mapping[str, Any], file: Path) -> st
 def _flag_or_variable(place: Sequence[str], flags: Mapping[str, Any]) -> str | None:
     flag = next((name for name, key in KEYS_OF_TABLES.items() if key == tuple(place)), place[0])
     if flags.get(flag) is not None:
-        return f"--{flag.replace('_', '-')}"
+        return spelled(flag)
     inner = (f"PROXY_{'_'.join(place[:end]).upper()}" for end in range(1, len(place) + 1))
     given = {name.upper(): name for name, value in os.environ.items() if value}
     return next((given[each] for each in (*variables_of(place[0]), *inner) if each in given), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -48,6 +49,13 @@ def test_every_part_of_the_project_is_there_and_declares_what_the_core_knows_of_
     folders = {path.parent.name for path in (ROOT / "codex_proxy" / "parts").glob("*/__init__.py")}
     assert folders == set(KNOWN)
     assert {part.name: known_of(part) for part in parts()} == KNOWN
+
+
+@pytest.mark.parametrize("part", parts(), ids=lambda part: part.name)
+def test_a_part_has_a_page(part: Part) -> None:
+    page, _, heading = part.page.partition("#")
+    text = (ROOT / "docs" / page).read_text()
+    assert re.search(rf"^#+ {heading}", text, re.MULTILINE | re.IGNORECASE)
 
 
 def known_of(part: Part) -> KnownPart:

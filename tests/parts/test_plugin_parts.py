@@ -36,17 +36,13 @@ def server_part(settings, environ):
 FAKE = AgentSpec(name="parrot", summary="repeats", make=make, check=check)
 PART = Part(
     name="parrots",
-    summary="a parrot",
-    page="",
     agents={"parrot": "parrots:FAKE"},
     checks="parrots:checks",
     server="parrots:server_part",
 )
-OWN = Part(name="parrots", summary="itself", page="", agents={"parrot": "parrots:OWN"})
+OWN = Part(name="parrots", agents={"parrot": "parrots:OWN"})
 BROKEN = Part(
     name="parrots",
-    summary="broken",
-    page="",
     agents={"parrot": "parrots:FAKE"},
     checks="parrots:raising",
     server="parrots:nowhere",
@@ -55,7 +51,7 @@ BROKEN = Part(
 async def raising(settings, environ):
     raise RuntimeError("it is ill")
 
-EMPTY = Part(name="parrots", summary="no parrot", page="")
+EMPTY = Part(name="parrots")
 """
 )
 

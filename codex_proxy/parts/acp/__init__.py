@@ -4,9 +4,15 @@ from typing import Final
 
 from codex_proxy.parts import Flag, Part
 
+_FLAGS: Final = (
+    Flag("agent_command", "acp.command", "COMMAND"),
+    Flag("agent_env", "acp.env", "NAMES"),
+    Flag("agent_usage", "acp.usage"),
+    Flag("agent_unconfined", "acp.unconfined"),
+)
+
 PART: Final = Part(
     name="acp",
-    summary="Gemini CLI, Qwen Code, opencode and other programs that speak ACP as the agent",
     page="agents.md",
     agents={
         "gemini": "codex_proxy.parts.acp.spec:GEMINI_SPEC",
@@ -18,18 +24,8 @@ PART: Final = Part(
         "acp": "codex_proxy.parts.acp.spec:ACP_SPEC",
     },
     settings="codex_proxy.parts.acp.settings:AcpSettings",
-    flags=(
-        Flag("agent_command", "acp.command", "COMMAND"),
-        Flag("agent_env", "acp.env", "NAMES"),
-        Flag("agent_usage", "acp.usage"),
-        Flag("agent_unconfined", "acp.unconfined"),
-    ),
-    old_names={
-        "agent_command": "acp.command",
-        "agent_env": "acp.env",
-        "agent_usage": "acp.usage",
-        "agent_unconfined": "acp.unconfined",
-    },
+    flags=_FLAGS,
+    old_names={flag.name: flag.setting for flag in _FLAGS},
     fake_dialects={"acp": "codex_proxy.parts.acp.spec:FAKE_SPEC"},
     programs="codex_proxy.parts.acp.setup:program_of_client",
 )

@@ -6,7 +6,6 @@ from codex_proxy.parts import Flag, Part
 
 PART: Final = Part(
     name="cassettes",
-    summary="recordings of turns, and their replay",
     page="cassettes.md",
     settings="codex_proxy.parts.cassettes.settings:CassettesSettings",
     flags=(

@@ -6,7 +6,6 @@ from codex_proxy.parts import Flag, Part
 
 PART: Final = Part(
     name="claude_code",
-    summary="Claude Code as the agent",
     page="agents.md",
     agents={"claude-code": "codex_proxy.parts.claude_code.spec:SPEC"},
     settings="codex_proxy.parts.claude_code.settings:ClaudeCodeSettings",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import AliasChoices, BaseModel, Field
+from pydantic import BaseModel
+
+from codex_proxy.settings.sources import from_variables
 
 
 class ClaudeCodeSettings(BaseModel):
-    claude_bin: str | None = Field(
-        None,
-        validation_alias=AliasChoices("CLAUDE_BIN"),
-        description="path of Claude Code's program; unset: `claude` on PATH",
+    claude_bin: str | None = from_variables(
+        "CLAUDE_BIN", default=None, description="path of Claude Code's program; unset: `claude` on PATH"
     )

@@ -8,7 +8,6 @@ _POSTGRESQL: Final = "codex_proxy.parts.machines.postgresql.store:PostgresStore"
 
 PART: Final = Part(
     name="machines",
-    summary="several servers with one store, in PostgreSQL",
     page="machines.md",
     stores={"postgresql": _POSTGRESQL, "postgres": _POSTGRESQL},
 )

@@ -6,7 +6,6 @@ from codex_proxy.parts import Flag, Part
 
 PART: Final = Part(
     name="mcp",
-    summary="MCP servers, whose tools this server runs",
     page="mcp.md",
     settings="codex_proxy.parts.mcp.settings:McpSettings",
     flags=(Flag("mcp_config", "mcp_config", "FILE"),),

@@ -6,7 +6,6 @@ from codex_proxy.parts import Part
 
 PART: Final = Part(
     name="traces",
-    summary="traces of requests and turns, by OpenTelemetry",
     page="operations.md#traces",
     checks="codex_proxy.parts.traces.setup:checks",
     server="codex_proxy.parts.traces.setup:server_part",

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from codex_proxy.app.server_parts import ServerPart
+from codex_proxy.app.server_parts import ServerPart, ServerParts
 from codex_proxy.core.checks import Check, failed_check
 
 if TYPE_CHECKING:
+    from aiohttp import web
+
     from codex_proxy.parts.traces.watcher import Traces
     from codex_proxy.settings.fields import Settings
 
@@ -55,27 +57,38 @@ def traces_note(environ: Mapping[str, str]) -> str:
     return endpoint and (why_no_traces(environ) or f"to {endpoint}")
 
 
-class NoTraces(ServerPart):
-    """Says in the banner why the wanted traces are off."""
+class TracesPart(ServerPart):
+    """The traces of one server, or why those that are wanted are off."""
 
-    def __init__(self, note: str) -> None:
-        self._note = note
+    def __init__(self, environ: Mapping[str, str], traces: Traces | None = None) -> None:
+        """`traces`: those that a test watches, in place of what the environment says."""
+        self._environ = environ
+        self.traces = traces
+
+    async def start(self, server: ServerParts) -> None:
+        if self.traces is None and not why_no_traces(self._environ):
+            # Imported here, since most servers have no traces, and their packages take a quarter of a second.
+            from codex_proxy.parts.traces.watcher import start_traces
+
+            self.traces = start_traces(content=self._environ.get(CONTENT, "").lower() in WITH_CONTENT)
+        if self.traces is not None:
+            server.runs.watchers.append(self.traces)
+
+    def add_to(self, app: web.Application) -> None:
+        if self.traces is not None:
+            app.middlewares.insert(0, self.traces.middleware)
 
     def banner(self) -> list[str]:
-        return [f"  traces     {self._note}"]
+        note = traces_note(self._environ)
+        return [f"  traces     {note}"] if note else []
+
+    async def close(self) -> None:
+        if self.traces is not None:
+            await self.traces.close()
 
 
-def server_part(_settings: Settings, environ: Mapping[str, str]) -> Traces | NoTraces | None:
-    """Starts the exporter, if traces are wanted."""
-    note = traces_note(environ)
-    if not note:
-        return None
-    if why_no_traces(environ):
-        return NoTraces(note)
-    # Imported here, since most servers have no traces, and their packages take a quarter of a second.
-    from codex_proxy.parts.traces.watcher import start_traces
-
-    return start_traces(note, content=environ.get(CONTENT, "").lower() in WITH_CONTENT)
+def server_part(_settings: Settings, environ: Mapping[str, str]) -> TracesPart | None:
+    return TracesPart(environ) if traces_endpoint(environ) else None
 
 
 async def checks(_settings: Settings, environ: Mapping[str, str]) -> list[Check]:

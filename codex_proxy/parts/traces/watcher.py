@@ -35,7 +35,6 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from codex_proxy import __version__
 from codex_proxy.agents.agent import TRACE_HEADERS
 from codex_proxy.agents.process_pool.pool import START_WATCHER
-from codex_proxy.app.server_parts import ServerPart, ServerParts
 from codex_proxy.core.caches import LruCache
 from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput
 from codex_proxy.core.turn import Turn
@@ -92,26 +91,16 @@ REQUEST_TRACE: Final[ContextVar[RequestTrace | None]] = ContextVar("request_trac
 """The trace of the request; None for a turn that continues after a restart of the server."""
 
 
-class Traces(ServerPart):
+class Traces:
     """Traces the turns of requests, as a `runs.observers.TurnWatcher`."""
 
-    def __init__(self, provider: TracerProvider, note: str = "", *, content: bool) -> None:
-        """`content`: the spans also get what is said. `note`: where they are sent, for the banner."""
+    def __init__(self, provider: TracerProvider, *, content: bool) -> None:
+        """`content`: the spans also get what is said."""
         self._provider = provider
-        self._note = note
         self._start = provider.get_tracer(NAME, __version__).start_span
         self._content = content
         self._calls: LruCache[tuple[str, str], SpanContext] = LruCache(MAX_CALLS)
         """Calls by owner and id."""
-
-    async def start(self, server: ServerParts) -> None:
-        server.runs.watchers.append(self)
-
-    def add_to(self, app: web.Application) -> None:
-        app.middlewares.insert(0, self.middleware)
-
-    def banner(self) -> list[str]:
-        return [f"  traces     {self._note}"]
 
     def begin(self, turn: Turn, agent: str) -> TurnSpans:
         called = (self._calls.get((turn.owner, id)) for id in answered_calls(turn.history))
@@ -174,13 +163,13 @@ class Traces(ServerPart):
                 await sent.wait()
 
 
-def start_traces(note: str, *, content: bool) -> Traces:
-    """Returns traces that a thread sends to the collector that the environment names; `note` says where."""
+def start_traces(*, content: bool) -> Traces:
+    """Returns traces that a thread sends to the collector that the environment names."""
     named = OTELResourceDetector().detect()  # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES
     resource = Resource({SERVICE_NAME: NAME, SERVICE_VERSION: __version__}).merge(named)
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    return Traces(provider, note, content=content)
+    return Traces(provider, content=content)
 
 
 def is_traced(endpoint: Endpoint) -> bool:

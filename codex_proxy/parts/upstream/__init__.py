@@ -6,7 +6,6 @@ from codex_proxy.parts import Flag, Part
 
 PART: Final = Part(
     name="upstream",
-    summary="model servers, of Chat Completions or the Responses API, as agents",
     page="upstreams.md",
     agents={
         "openai-chat": "codex_proxy.parts.upstream.spec:CHAT_SPEC",

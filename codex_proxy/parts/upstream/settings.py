@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final, Self
 
-from pydantic import AliasChoices, BaseModel, Field, SecretStr, model_validator
+from pydantic import BaseModel, Field, SecretStr, model_validator
 
 from codex_proxy.parts.upstream.config import APIS, UpstreamConfig
+from codex_proxy.settings.sources import from_variables
 from codex_proxy.settings.tables import ONLY_TABLE, TableName
 
 CLIENTS_KEY: Final = "client"
@@ -15,9 +16,10 @@ CLIENTS_KEY: Final = "client"
 
 class UpstreamSettings(BaseModel):
     upstreams: dict[TableName, UpstreamConfig] = Field({}, description="model servers, a table for each")
-    upstream_url: str | None = Field(
-        None,
-        validation_alias=AliasChoices("PROXY_UPSTREAM_URL", "OPENAI_BASE_URL_INTERNAL"),
+    upstream_url: str | None = from_variables(
+        "PROXY_UPSTREAM_URL",
+        "OPENAI_BASE_URL_INTERNAL",
+        default=None,
         description="URL of the model server, which answers if `agent` is unset; short for `url` of "
         "`[upstreams.default]` (docs/upstreams.md)",
     )

@@ -4,7 +4,5 @@ from codex_proxy.agent_plugin import Part
 
 PART = Part(
     name="oneshot",
-    summary="any program that reads a prompt from stdin and prints its answer",
-    page="README.md",
     agents={"oneshot": "oneshot_agent.spec:SPEC"},
 )

@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from codex_proxy.commands.serve import banner
 from codex_proxy.parts.traces import watcher
-from codex_proxy.parts.traces.setup import checks, traces_note
+from codex_proxy.parts.traces.setup import TracesPart, checks, traces_note
 from codex_proxy.settings.fields import Settings
 from tests.http.serving import fake_proxy, user
 from tests.parts.traces.test_requests import loop
@@ -163,4 +163,4 @@ async def test_without_the_extra_the_server_starts_and_says_what_to_install(
     async with fake_proxy(tmp_path, COLLECTOR) as proxy:
         assert (await proxy.ask(user())).status == 200
         assert "pip install 'codex-openai-proxy[otel]'" in banner(proxy.server)
-        assert not any(isinstance(part, watcher.Traces) for part in proxy.server.parts)
+        assert [part.traces for part in proxy.server.parts if isinstance(part, TracesPart)] == [None]

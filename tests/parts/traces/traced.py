@@ -13,6 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from codex_proxy.app.server import make_server
 from codex_proxy.commands.page import page_of
+from codex_proxy.parts.traces.setup import TracesPart
 from codex_proxy.parts.traces.watcher import Traces
 from tests.http.serving import ENVIRONMENT, Proxy, running_proxy, settings_of
 
@@ -32,7 +33,7 @@ async def traced_proxy(
     """A server, on the fake agent if the settings say nothing else, and its spans."""
     server = await make_server(settings_of(folder, **settings), ENVIRONMENT, page_of)
     traces, exporter = recorded_traces(content=content)
-    server.parts.append(traces)
+    server.parts.append(TracesPart({}, traces))
     async with running_proxy(server) as proxy:
         yield proxy, exporter
 
