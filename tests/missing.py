@@ -11,7 +11,7 @@ from typing import Final, NoReturn
 import pytest
 
 PACKAGES: Final = frozenset({
-    "axe_playwright_python", "compose_spec", "fpdf", "jsonschema", "langchain_anthropic",
+    "asyncpg", "axe_playwright_python", "compose_spec", "cryptography", "fpdf", "jsonschema", "langchain_anthropic",
     "langchain_core", "langchain_openai", "mcp", "mcp_types", "opentelemetry", "playwright", "pypdf",
     "schemathesis",
 })  # fmt: skip

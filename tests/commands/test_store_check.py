@@ -6,7 +6,6 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import pytest
 
 from codex_proxy.app.store_lifecycle import open_store, open_store_lifecycle
@@ -107,12 +106,16 @@ async def test_a_password_is_not_shown_whatever_its_characters_do_to_the_url(
 async def test_the_keys_of_a_database_are_named_and_its_tables_are_not_made(
     tmp_path: Path, postgres_server: PostgresServer
 ) -> None:
+    import asyncpg  # a package that only some tests need
+
     connection = await asyncpg.connect(postgres_server.url)
     await connection.execute("CREATE DATABASE fresh")
     await connection.close()
     settings = settings_of(tmp_path, store=postgres_server.url.replace("/postgres?", "/fresh?"))
     check, keys = await store_check(settings)
     assert (check.status, keys) == ("ok", ())
+    import asyncpg  # a package that only some tests need
+
     connection = await asyncpg.connect(settings.store)
     assert not await connection.fetch("SELECT FROM pg_namespace WHERE nspname = 'codex_proxy'")
     await connection.close()

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-import asyncpg
 import pytest
 
 from codex_proxy.core.step_memory import StepMemorySettings
@@ -104,6 +103,8 @@ async def overwrite(request: pytest.FixtureRequest, store: Store, connections: C
         connections[0].execute(f"UPDATE {table} SET {column} = ?", (value,))
 
     async def in_postgresql(table: str, column: str, value: bytes | str) -> None:
+        import asyncpg  # a package that only some tests need
+
         connection = await asyncpg.connect(request.getfixturevalue("postgres_server").url)
         await connection.execute(
             f"UPDATE codex_proxy.{table} SET {column} = $1",

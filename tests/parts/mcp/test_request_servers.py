@@ -16,7 +16,7 @@ from codex_proxy.parts.mcp.config import HttpServer
 from codex_proxy.parts.mcp.request_servers import NamedServer, RequestServers
 from codex_proxy.parts.mcp.servers import OperatorServers
 from codex_proxy.parts.mcp.values import McpFaultKind, McpLimits, McpListing
-from tests.mcp.serving import ManualClock, certificate, web_server
+from tests.mcp.serving import ManualClock, web_server
 from tests.parts.mcp.definitions import LONG, arguments, command_of, texts
 from tests.waiting import eventually, poll
 
@@ -219,6 +219,8 @@ async def test_what_was_resolved_and_checked_is_what_is_connected_to(make: Make,
 async def test_a_certificate_is_checked_for_the_name_though_the_address_is_connected_to(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, certified: str, reached: bool
 ) -> None:
+    from tests.certificates import certificate  # a package that only some tests need
+
     file = certificate(tmp_path, certified)
     monkeypatch.setenv("SSL_CERT_FILE", file)
     with web_server("http", "--certificate", file) as (port, _):

@@ -23,14 +23,12 @@ from codex_proxy.settings.fields import Settings
 from codex_proxy.surfaces.answers.fault_table import TABLE
 from tests.http.serving import ENVIRONMENT, Proxy, fake_proxy, running_proxy, user
 from tests.http_responses.test_websocket import answer_to, error_of, open_socket, send
-from tests.mcp.serving import certificate
 from tests.parts.upstream.cases import CASES, Case, chunk, event, text
 from tests.parts.upstream.serving import (
     Talk,
     connecting_proxy,
     proxy_before,
     raw_upstream,
-    signed_certificate,
     upstream,
 )
 from tests.parts.upstream.test_responses_upstream import message, response_with
@@ -590,6 +588,8 @@ async def test_the_names_of_open_responses_server_are_taken_and_its_key_only_bes
 
 async def test_a_certificate_is_checked_and_one_of_the_operators_is_taken(tmp_path: Path) -> None:
     a, b = two_folders(tmp_path)
+    from tests.certificates import certificate  # a package that only some tests need
+
     own = Path(certificate(tmp_path, "localhost"))
     async with upstream(own) as server:
         url = server.url.replace("127.0.0.1", "localhost")
@@ -637,6 +637,8 @@ async def test_a_websocket_is_answered_by_the_upstream_and_its_end_stops_it(tmp_
 async def test_a_private_authority_is_trusted_through_a_proxy_of_the_environment(
     agent: str, tmp_path: Path, log_lines: list[Any]
 ) -> None:
+    from tests.certificates import signed_certificate  # a package that only some tests need
+
     authority, host = signed_certificate(tmp_path, "localhost")
     a, b = two_folders(tmp_path)
     async with upstream(host) as server, connecting_proxy() as (url, heads):
