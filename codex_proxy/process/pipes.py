@@ -144,7 +144,11 @@ class PipeWriter:
     def _write_gathered(self) -> None:
         self._write_scheduled = False
         if self._buffer and not self._waiting_for_pipe:
-            self._send()
+            try:
+                self._send()
+            except BaseException:
+                self.close()  # nobody would send the rest: the reader ends, instead of waiting for it
+                raise
 
     def _send(self) -> None:
         try:

@@ -3,6 +3,8 @@
 import asyncio
 import os
 
+import pytest
+
 from codex_proxy.process.pipes import PipeReader, PipeWriter
 from tests.waiting import eventually
 
@@ -47,6 +49,21 @@ async def test_a_write_that_waits_for_the_loop_is_dropped_by_a_close() -> None:
     writer.close()
     await eventually(lambda: reader.at_end)
     assert chunks == []
+
+
+async def test_a_write_that_breaks_ends_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> int:
+        raise MemoryError
+
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda *_: None)
+    read_end, write_end = os.pipe()
+    reader = PipeReader(loop, read_end, lambda _: None, lambda: None)
+    writer = PipeWriter(loop, write_end)
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "write", fail)
+        writer.write(b"unsent")
+        await eventually(lambda: reader.at_end)
 
 
 async def test_a_reader_reports_the_end_once_and_not_when_it_was_closed_here() -> None:
