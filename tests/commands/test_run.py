@@ -308,9 +308,9 @@ def test_codex_gets_its_settings_as_arguments(tmp_path: Path) -> None:
 def test_a_real_client_answers_where_nothing_is_configured(
     home: Home, name: str, arguments: tuple[str, ...]
 ) -> None:
-    program = os.environ.get("CLAUDE_BIN") if name == "claude" else str(codex_path())
+    program = os.environ.get("TEST_CLAUDE") if name == "claude" else str(codex_path())
     if not program:
-        pytest.skip("needs Claude Code (CLAUDE_BIN)")
+        pytest.skip("needs Claude Code (TEST_CLAUDE)")
     (home.programs / name).symlink_to(program)
     done = home.run("--agent", "fake", name, "--", *arguments)
     assert done.returncode == 0, done.stderr

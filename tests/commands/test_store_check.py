@@ -14,6 +14,7 @@ from codex_proxy.commands.checks import keys_check, store_check
 from codex_proxy.core.checks import Check
 from codex_proxy.core.keys import Key, digest_of
 from codex_proxy.settings.fields import Settings
+from tests.missing import require
 from tests.postgres import PostgresServer
 
 
@@ -85,6 +86,7 @@ async def test_a_store_is_fine_while_a_server_uses_it_and_afterwards(tmp_path: P
 
 
 async def test_a_database_that_cannot_be_reached_fails(tmp_path: Path) -> None:
+    require("asyncpg")
     settings = settings_of(tmp_path, store=f"postgresql://ann:secret@/db?host={tmp_path}")
     check, keys = await store_check(settings)
     assert (check.status, "cannot be reached" in check.message) == ("failed", True)

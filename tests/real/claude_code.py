@@ -1,6 +1,6 @@
 """The real Claude Code as a client of the proxy: a session is one process that is spoken to in lines of JSON.
 
-The program is the one that ``CLAUDE_BIN`` names (`scripts/agent-programs` installs it), else it is installed by npm,
+The program is the one that ``TEST_CLAUDE`` names (`scripts/agent-programs` installs it), else it is installed by npm,
 once, in the folder for temporary files.
 It is told of the proxy by the file that `codex-proxy connect claude-code --write` makes, and sees no other settings.
 """
@@ -34,9 +34,9 @@ MAX_LINE = 1 << 26
 @cache
 def claude_path() -> Path:
     """The program. Skips the test, with the reason, where there is none and npm cannot install it."""
-    named = os.environ.get("CLAUDE_BIN")
+    named = os.environ.get("TEST_CLAUDE")
     if named:
-        assert Path(named).is_file(), f"CLAUDE_BIN={named} is no file"
+        assert Path(named).is_file(), f"TEST_CLAUDE={named} is no file"
         return Path(named)
     return installed(f"{PACKAGE}@{VERSION}") / "node_modules" / ".bin" / "claude"
 

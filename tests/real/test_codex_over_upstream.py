@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from codex_proxy.core.tool_names import offered_name
+from tests.missing import require
 from tests.parts.upstream.cases import Case, call, chunk, event, stream, text
 from tests.parts.upstream.serving import Upstream, proxy_before, upstream
 from tests.real.codex_home import CodexHome, make_codex_home
@@ -169,6 +170,7 @@ def refuse_a_second_system_message(body: dict[str, Any]) -> Case | None:
 
 
 async def test_a_session_works_where_one_system_message_is_allowed(client: Client) -> None:
+    require("mcp")
     client.server.refuses = refuse_a_second_system_message
     client.server.script = [client.made("exec_command", cmd="echo made by $((6 * 7))"), text("It ran.")]
     first = await client.run("Run it.")

@@ -14,6 +14,7 @@ from anthropic import AsyncAnthropic
 
 from codex_proxy.agents.codex.catalog import published_models
 from codex_proxy.agents.codex_app_server.calls import agent_name
+from tests.missing import require
 from tests.ollama_client import client_of
 from tests.real.codex_home import MODEL, bundled_catalog
 from tests.real.model_plans import PutOut, call_with, plan, say
@@ -196,6 +197,7 @@ async def test_a_required_tool_is_named_as_the_model_knows_it(
 async def test_a_tool_of_the_operators_mcp_server_and_one_of_the_client_may_have_one_name(
     own_proxies: Proxies, model_server: ModelServer
 ) -> None:
+    require("mcp")
     config = own_proxies.home.config
     arguments = [str(MCP_PROGRAM), "stdio", "--only", "echo"]
     config.write_text(

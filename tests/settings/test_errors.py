@@ -84,8 +84,6 @@ async def test_doctor_and_the_log_name_a_variable_that_sets_nothing(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PROXY_PROT", "1")
-    for name in ("CLAUDE_BIN", "CODEX_BIN"):  # a run of the tests may have them
-        monkeypatch.delenv(name, raising=False)
     check = settings_check(load({"state_dir": file.parent}, file), file, {})
     assert (check.status, check.advice) == ("warning", "PROXY_PROT: is `PROXY_PORT` meant?")
     no_server = {"agent": "openai-chat", "upstream_url": "ftp://no-address", "state_dir": file.parent}

@@ -259,8 +259,6 @@ async def test_tables_that_mean_nothing_keep_the_server_from_starting(
 async def test_the_program_of_an_agent_that_is_not_found_is_named_in_its_table(
     table: dict[str, Any], setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("CLAUDE_BIN", "CODEX_BIN"):
-        monkeypatch.delenv(name, raising=False)
     flags = {"port": 0, "workdir": tmp_path, "state_dir": tmp_path / "state", "agents": {"x": table}}
     checks = (await examine(flags, None, {"PATH": str(tmp_path)})).checks
     advice = next(
