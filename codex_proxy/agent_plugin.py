@@ -17,8 +17,8 @@ from codex_proxy.agents.dialect import (
     Step,
     ToolReply,
 )
-from codex_proxy.agents.dialects.failures import failure_from_exit, failure_from_text
-from codex_proxy.agents.processes.child_per_turn import ChildPerTurnAgent, ChildSpec
+from codex_proxy.agents.sessions.child_per_turn import ChildPerTurnAgent, ChildSpec
+from codex_proxy.agents.shared.failures import failure_from_exit, failure_from_text
 from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.checks import Check

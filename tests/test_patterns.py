@@ -34,7 +34,7 @@ MAX_TIMES: Final = 3
 """What twice the text may cost, as a multiple: 2 if it is linear, 4 if it is quadratic."""
 
 BOUNDED: Final = {
-    "codex_proxy.agents.dialects.failures:_SPAN": "reads what another pattern has found, of some hundred characters",
+    "codex_proxy.agents.shared.failures:_SPAN": "reads what another pattern has found, of some hundred characters",
     "codex_proxy.parts.mcp.config:_VARIABLE": "reads a file of the operator's",
 }
 """Patterns that are not linear, and why nobody can send them a long text."""

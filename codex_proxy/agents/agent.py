@@ -10,8 +10,8 @@ from typing import Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
-from codex_proxy.agents.processes.account_limits import NewestLimits
-from codex_proxy.agents.processes.session import AgentSession
+from codex_proxy.agents.sessions.account_limits import NewestLimits
+from codex_proxy.agents.sessions.session import AgentSession
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.options import Capability

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from codex_proxy.agents.dialect import Decision
-from codex_proxy.agents.processes.session import AgentSession
+from codex_proxy.agents.sessions.session import AgentSession
 from codex_proxy.core.caches import OwnedEntries
 from codex_proxy.core.events import ApprovalRequested, Event, InputRequested
 from codex_proxy.core.faults import Failure

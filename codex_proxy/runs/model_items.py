@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from codex_proxy.agents.dialects.json_lines import decode_loosely
+from codex_proxy.agents.shared.json_lines import decode_loosely
 from codex_proxy.core.items import CODE_CALL, HistoryCall, HistoryItem, HistoryOutput, RawHistoryItem
 from codex_proxy.core.turn import MODEL_SEPARATOR
 from codex_proxy.runs.run import Run

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 import msgspec
 
 from codex_proxy.agents.agent import Agent
-from codex_proxy.agents.processes.session import AgentSession
+from codex_proxy.agents.sessions.session import AgentSession
 from codex_proxy.core.caches import OwnedEntries
 from codex_proxy.core.events import (
     MODEL_DELTAS,

@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from codex_proxy.agents.dialect import Decision, ToolReply
-from codex_proxy.agents.processes.session import AgentSession
+from codex_proxy.agents.sessions.session import AgentSession
 from codex_proxy.core.events import (
     VISIBLE,
     AccountLimitsReported,

@@ -20,7 +20,7 @@ import structlog
 
 from codex_proxy.agents.agent import Agent, agent_for
 from codex_proxy.agents.beside_the_loop import beside_the_loop
-from codex_proxy.agents.processes.session import AgentSession, SessionListener
+from codex_proxy.agents.sessions.session import AgentSession, SessionListener
 from codex_proxy.core.account import with_context_length, with_reset
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.interfaces import keep_until_done

@@ -16,7 +16,7 @@ import sys
 
 import msgspec
 
-from codex_proxy.agents.processes.session import LineFramer
+from codex_proxy.agents.sessions.session import LineFramer
 
 READ_BYTES = 64 * 1024
 HEADERS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from codex_proxy.admission.clients import limit_roots, resolve_workdir, workspace_of
-from codex_proxy.agents.processes.session import AgentSession
+from codex_proxy.agents.sessions.session import AgentSession
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.turn import Turn
 from tests.access.keyed import key_header, write_keys

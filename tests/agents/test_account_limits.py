@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codex_proxy.agents.processes.account_limits import NewestLimits, limits_in
+from codex_proxy.agents.sessions.account_limits import NewestLimits, limits_in
 from codex_proxy.core.account import AccountLimits, LimitWindow
 
 APP_SERVER = {

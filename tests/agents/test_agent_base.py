@@ -14,7 +14,7 @@ from codex_proxy.agent_plugin import (
     ToolReply,
 )
 from codex_proxy.agents.agent import all_agents
-from codex_proxy.agents.processes.session import AgentSession
+from codex_proxy.agents.sessions.session import AgentSession
 from codex_proxy.core.turn import Turn
 from tests.runs.actors import WordTransport
 

@@ -24,7 +24,7 @@ from codex_proxy.agents.codex.switches import COMMON_SWITCHES, PLAIN_SWITCHES, t
 from codex_proxy.agents.codex_app_server import turn_params
 from codex_proxy.agents.codex_app_server.app_server_setup import app_server_argv
 from codex_proxy.agents.codex_app_server.connection import OPT_OUT_NOTIFICATIONS, initialize_params
-from codex_proxy.agents.dialects.conversions import NO_PARAMETERS
+from codex_proxy.agents.shared.conversions import NO_PARAMETERS
 from codex_proxy.core.items import Tool
 from codex_proxy.core.turn import Turn
 

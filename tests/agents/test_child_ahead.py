@@ -12,7 +12,7 @@ import pytest
 
 from codex_proxy.agents.agent import ProcessCounts
 from codex_proxy.agents.process_pool.plan import AHEAD_USES
-from codex_proxy.agents.processes.child_per_turn import ChildPerTurnAgent
+from codex_proxy.agents.sessions.child_per_turn import ChildPerTurnAgent
 from tests.http.serving import Proxy, fake_proxy, user
 from tests.process.children import have_ended
 from tests.waiting import eventually

@@ -16,9 +16,9 @@ import pytest
 
 from codex_proxy.agents.codex_app_server.agent import AppServerProcess
 from codex_proxy.agents.dialect import Ended
-from codex_proxy.agents.processes import session
-from codex_proxy.agents.processes.child_per_turn import ChildTransport
-from codex_proxy.agents.processes.session import ChunkFramer, LineFramer
+from codex_proxy.agents.sessions import session
+from codex_proxy.agents.sessions.child_per_turn import ChildTransport
+from codex_proxy.agents.sessions.session import ChunkFramer, LineFramer
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import HistoryMessage, TextPart
 from codex_proxy.core.turn import Turn

@@ -13,7 +13,7 @@ from codex_proxy.agents.codex.switches import exclude_pairs, provider_pairs
 from codex_proxy.agents.codex_proto.proto_dialect import CodexProto
 from codex_proxy.agents.codex_proto.proto_setup import proto_argv
 from codex_proxy.agents.dialect import NOTHING, Decision, Ended, ToolReply
-from codex_proxy.agents.dialects.transcript import PREAMBLE
+from codex_proxy.agents.shared.transcript import PREAMBLE
 from codex_proxy.core import events as ev
 from codex_proxy.core.items import (
     HistoryItem,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codex_proxy.agents.dialects.conversions import MAX_OPENING, CustomInput, custom_input
+from codex_proxy.agents.shared.conversions import MAX_OPENING, CustomInput, custom_input
 from tests.cpu_time import assert_cpu_time_below
 
 CUTS = st.lists(st.integers(0, 80), max_size=8)

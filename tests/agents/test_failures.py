@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from codex_proxy.agents.dialects.failures import (
+from codex_proxy.agents.shared.failures import (
     CLEAR_KINDS,
     MAX_MESSAGE,
     VAGUE_KINDS,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codex_proxy.agents.processes.session import LineFramer, LineTooLong
+from codex_proxy.agents.sessions.session import LineFramer, LineTooLong
 from tests.cpu_time import assert_cpu_time_below
 
 # Few letters, so that line ends, empty lines and carriage returns are frequent.

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from codex_proxy.agents.dialect import Decision, Ended, ToolReply
-from codex_proxy.agents.processes.session import FINISH_SECONDS, AgentSession, LineTooLong
+from codex_proxy.agents.sessions.session import FINISH_SECONDS, AgentSession, LineTooLong
 from codex_proxy.core.events import Event, TextDelta
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import TextPart

@@ -24,7 +24,7 @@ def connections() -> Iterator[list[sqlite3.Connection]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("codex_proxy.store.sqlite.opening.sqlite3.connect", hasty)
-        patch.setattr("codex_proxy.agents.processes.session.FINISH_SECONDS", 0.5)
+        patch.setattr("codex_proxy.agents.sessions.session.FINISH_SECONDS", 0.5)
         yield connections
 
 

@@ -22,7 +22,7 @@ from codex_proxy.agents.codex_proto.proto_dialect import CodexProto
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
 from codex_proxy.agents.fake.spec import PROTO_CAPABILITIES
 from codex_proxy.agents.process_pool.plan import PoolLimits
-from codex_proxy.agents.processes.child_per_turn import ChildPerTurnAgent, ChildSpec
+from codex_proxy.agents.sessions.child_per_turn import ChildPerTurnAgent, ChildSpec
 from codex_proxy.process.child import Command
 from tests.http.serving import ENVIRONMENT, Answer, Proxy, proxy_of, until
 from tests.process.children import have_ended, open_descriptors

@@ -181,7 +181,7 @@ async def test_a_turn_that_ends_suddenly_leaves_nothing_whatever_breaks_meanwhil
     """In each function of these parts of the package, one after the other. What is not noticed by the pool of processes
     at once, its next maintenance notices."""
     monkeypatch.setattr("codex_proxy.agents.process_pool.pool.MAINTENANCE_SECONDS", 0.2)
-    monkeypatch.setattr("codex_proxy.agents.processes.session.FINISH_SECONDS", 0.3)
+    monkeypatch.setattr("codex_proxy.agents.sessions.session.FINISH_SECONDS", 0.3)
     way = WAYS[name]
     async with serve_dialect(dialect, tmp_path) as there:
         called: dict[CodeType, None] = {}

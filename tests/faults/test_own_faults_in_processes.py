@@ -33,7 +33,7 @@ async def answer(proxy: Proxy, found: Callable[[CodeType], None]) -> tuple[int, 
 @pytest.mark.parametrize(
     "parts",
     [
-        ("/agents/processes/shared_process.py",),
+        ("/agents/sessions/shared_process.py",),
         pytest.param(("/agents/", "/runs/scheduler.py"), marks=pytest.mark.exhaustive, id="all"),
     ],
 )

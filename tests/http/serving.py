@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.codex_proto.proto_dialect import CodexProto
 from codex_proxy.agents.fake.spec import PROTO_CAPABILITIES
-from codex_proxy.agents.processes.child_per_turn import ChildPerTurnAgent, ChildSpec
+from codex_proxy.agents.sessions.child_per_turn import ChildPerTurnAgent, ChildSpec
 from codex_proxy.app.server import Server, make_server
 from codex_proxy.commands.page import page_of
 from codex_proxy.core.turn import Turn

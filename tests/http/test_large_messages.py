@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from codex_proxy.agents.codex_app_server import app_server_dialect, turn_params
-from codex_proxy.agents.processes.session import MAX_LINE_BYTES
+from codex_proxy.agents.sessions.session import MAX_LINE_BYTES
 from tests.http.serving import Answer, fake_proxy
 from tests.weather_tool import CHAT_WEATHER
 

@@ -20,9 +20,9 @@ from codex_proxy.agents.codex_app_server import app_server_setup as app_server_s
 from codex_proxy.agents.codex_app_server.app_server_dialect import AppServerTurn
 from codex_proxy.agents.codex_proto.proto_dialect import CodexProto
 from codex_proxy.agents.process_pool.plan import ONE_TURN_AHEAD
-from codex_proxy.agents.processes import child_per_turn
-from codex_proxy.agents.processes.child_per_turn import ChildTransport
-from codex_proxy.agents.processes.session import AgentSession
+from codex_proxy.agents.sessions import child_per_turn
+from codex_proxy.agents.sessions.child_per_turn import ChildTransport
+from codex_proxy.agents.sessions.session import AgentSession
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.items import HistoryMessage
 from codex_proxy.core.repair import TurnRepair

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import structlog
 
-from codex_proxy.agents.processes.session import AgentSession
+from codex_proxy.agents.sessions.session import AgentSession
 from codex_proxy.commands import checks
 from codex_proxy.core.checks import Check
 from codex_proxy.core.keys import NO_KEY_OWNER

@@ -13,7 +13,7 @@ from codex_proxy.agents.codex_app_server.app_server_dialect import AppServerTurn
 from codex_proxy.agents.codex_app_server.connection import AppServerConnection
 from codex_proxy.agents.codex_proto.proto_dialect import CodexProto
 from codex_proxy.agents.dialect import Dialect, Step, TooMuchHeld
-from codex_proxy.agents.processes.session import LineFramer
+from codex_proxy.agents.sessions.session import LineFramer
 from codex_proxy.core.events import Event
 from codex_proxy.core.items import HistoryMessage, TextPart, Tool
 from codex_proxy.core.limits import MAX_TURN_CHARS, TurnLimits

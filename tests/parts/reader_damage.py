@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from codex_proxy.agents.dialect import Dialect, Ended
-from codex_proxy.agents.processes.session import LineFramer, LineTooLong
+from codex_proxy.agents.sessions.session import LineFramer, LineTooLong
 from codex_proxy.core.events import Event, Notice, Stop, TextDelta, TurnEnded
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.parts.acp.messages import ToolsSettled

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.agents.processes.session import MAX_LINE_BYTES
+from codex_proxy.agents.sessions.session import MAX_LINE_BYTES
 from codex_proxy.core.json_values import LONG_JSON, is_too_costly
 from codex_proxy.process.pipes import READ_BYTES
 from tests.cpu_time import assert_cpu_time_below, cpu_seconds, slowness

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from codex_proxy.agents.dialect import Reply, Step, ToolReply
-from codex_proxy.agents.processes.session import AgentSession
+from codex_proxy.agents.sessions.session import AgentSession
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.app.system import SystemClock
 from codex_proxy.core.items import ImagePart, TextPart, Tool

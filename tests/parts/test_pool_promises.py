@@ -19,8 +19,8 @@ from codex_proxy.agents.dialect import Ended
 from codex_proxy.agents.process_pool.plan import PoolLimits
 from codex_proxy.agents.process_pool.pool import MEMORY_SECONDS, ORPHAN_SECONDS, ProcessPool
 from codex_proxy.agents.process_pool.process import PooledProcess
-from codex_proxy.agents.processes.child_per_turn import ChildPerTurnAgent, ChildSpec
-from codex_proxy.agents.processes.session import AgentSession
+from codex_proxy.agents.sessions.child_per_turn import ChildPerTurnAgent, ChildSpec
+from codex_proxy.agents.sessions.session import AgentSession
 from codex_proxy.app.system import SystemClock
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.turn import Turn

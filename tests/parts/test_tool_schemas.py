@@ -14,7 +14,7 @@ import pytest
 from jsonschema_rs import Draft202012Validator, ValidationError, meta
 
 from codex_proxy.agents.codex_app_server.calls import dynamic_tool
-from codex_proxy.agents.dialects.tool_schemas import object_parameters, plain_parameters
+from codex_proxy.agents.shared.tool_schemas import object_parameters, plain_parameters
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.items import Tool
 from codex_proxy.core.turn import ForwardedRequest, Turn

@@ -8,7 +8,7 @@ from typing import Any
 
 from codex_proxy.agents.agent import AgentBase, ProcessCounts
 from codex_proxy.agents.dialect import Ended, Reply, Step
-from codex_proxy.agents.processes.session import AgentSession, TransportReader
+from codex_proxy.agents.sessions.session import AgentSession, TransportReader
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Stop, TextDelta, TurnEnded
 from codex_proxy.core.faults import Failure, FaultKind

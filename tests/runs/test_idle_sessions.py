@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from codex_proxy.agents.dialect import Ended
-from codex_proxy.agents.processes.session import AgentSession
+from codex_proxy.agents.sessions.session import AgentSession
 from codex_proxy.core.events import ApprovalRequested, Event, InputRequested, TextDelta
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import (

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from codex_proxy.agents.dialect import Reply, Step, ToolReply
-from codex_proxy.agents.processes.session import AgentSession
+from codex_proxy.agents.sessions.session import AgentSession
 from codex_proxy.core.events import (
     Event,
     ItemEnded,

@@ -21,8 +21,8 @@ from codex_proxy.agents.codex_app_server.turn_params import with_raw_items
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
 from codex_proxy.agents.process_pool.plan import PoolLimits
 from codex_proxy.agents.process_pool.pool import PooledAgent, ProcessPool
-from codex_proxy.agents.processes.session import AgentSession
-from codex_proxy.agents.processes.shared_process import SharedProcess, SharedTransport
+from codex_proxy.agents.sessions.session import AgentSession
+from codex_proxy.agents.sessions.shared_process import SharedProcess, SharedTransport
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.turn import Mode, Turn
@@ -223,13 +223,16 @@ class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
             turn = await reads.limit(turn)
         if is_long(turn.history):
             turn = await beside_the_loop(turn.history, partial(with_raw_items, turn))
-        transport = await self.pool.acquire(self._key(turn.mode), AppServerProcess.open_channel)
-        if not transport.process.signed_in:
-            await transport.release(finished=True)
-            raise Fault(NOT_SIGNED_IN)
         if turn.mode == "model" and self._empty:
             turn = msgspec.structs.replace(turn, workdir=self._empty)
-        session = AgentSession(turn, transport.dialect, transport)
+        transport = await self.pool.acquire(self._key(turn.mode), AppServerProcess.open_channel)
+        try:
+            if not transport.process.signed_in:
+                raise Fault(NOT_SIGNED_IN)
+            session = AgentSession(turn, transport.dialect, transport)
+        except BaseException:
+            await transport.release(finished=True)
+            raise
         if self._serves_once:
             session.serves_once, session.ran_before = True, transport.process.has_waited
         return session

@@ -51,16 +51,16 @@ from codex_proxy.agents.codex_app_server.wire import (
     turn_end,
 )
 from codex_proxy.agents.dialect import Decision, Ended, Step, ToolReply
-from codex_proxy.agents.dialects.conversation import ChannelRequests, ConversationTurn
-from codex_proxy.agents.dialects.failures import (
+from codex_proxy.agents.sessions.session import TOO_LARGE
+from codex_proxy.agents.shared.conversation import ChannelRequests, ConversationTurn
+from codex_proxy.agents.shared.failures import (
     BAD_ANSWER,
     CONVERSATION_LOST,
     UNREADABLE_ERROR,
     retrying_event,
 )
-from codex_proxy.agents.dialects.json_lines import UnreadableError, decode_part
-from codex_proxy.agents.dialects.pending_calls import PendingCalls
-from codex_proxy.agents.processes.session import TOO_LARGE
+from codex_proxy.agents.shared.json_lines import UnreadableError, decode_part
+from codex_proxy.agents.shared.pending_calls import PendingCalls
 from codex_proxy.core.events import (
     Notice,
     StepCompleted,

@@ -13,9 +13,9 @@ import msgspec
 
 from codex_proxy.agents.codex_app_server.wire import Params, RawItemCall, RawItemHead, check_readable
 from codex_proxy.agents.dialect import HeldSize
-from codex_proxy.agents.dialects.conversions import custom_input
-from codex_proxy.agents.dialects.json_lines import decode_part
-from codex_proxy.agents.dialects.tool_schemas import object_parameters
+from codex_proxy.agents.shared.conversions import custom_input
+from codex_proxy.agents.shared.json_lines import decode_part
+from codex_proxy.agents.shared.tool_schemas import object_parameters
 from codex_proxy.core.events import Event, Notice, RawItem, ToolCallRequested
 from codex_proxy.core.items import Tool
 from codex_proxy.core.json_values import is_json

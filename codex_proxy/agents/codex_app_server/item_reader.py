@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from codex_proxy.agents.codex_app_server.wire import TEXT_DELTA, Message, Params
-from codex_proxy.agents.dialects.json_lines import decode_loosely, decode_part
+from codex_proxy.agents.shared.json_lines import decode_loosely, decode_part
 from codex_proxy.core import items
 from codex_proxy.core.events import (
     Event,

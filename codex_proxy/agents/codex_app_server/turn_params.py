@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from codex_proxy.agents.codex_app_server.calls import agent_name, dynamic_tool
-from codex_proxy.agents.dialects.response_items import history_item
-from codex_proxy.agents.processes.session import MAX_LINE_BYTES, too_large
+from codex_proxy.agents.sessions.session import MAX_LINE_BYTES, too_large
+from codex_proxy.agents.shared.response_items import history_item
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import (
     HistoryItem,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from codex_proxy.agents.dialects.conversation import ConversationStates
+from codex_proxy.agents.shared.conversation import ConversationStates
 from codex_proxy.core.states import StateTable
 
 

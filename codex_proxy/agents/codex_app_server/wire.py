@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from codex_proxy.agents.dialect import Decision, ToolReply
-from codex_proxy.agents.dialects.failures import failure_from_text, stop_from_text
-from codex_proxy.agents.dialects.json_lines import (
+from codex_proxy.agents.shared.failures import failure_from_text, stop_from_text
+from codex_proxy.agents.shared.json_lines import (
     UnreadableError,
     decode_beginning,
     decode_line,

@@ -31,7 +31,7 @@ from codex_proxy.agents.codex_proto.proto_lines import (
     turn_lines,
 )
 from codex_proxy.agents.dialect import NOTHING, Decision, Ended, Reply, SingleTurn, Step
-from codex_proxy.agents.dialects.failures import (
+from codex_proxy.agents.shared.failures import (
     BAD_ANSWER,
     clean_text,
     failure_from_exit,
@@ -40,7 +40,7 @@ from codex_proxy.agents.dialects.failures import (
     status_in,
     stop_from_text,
 )
-from codex_proxy.agents.dialects.json_lines import divided
+from codex_proxy.agents.shared.json_lines import divided
 from codex_proxy.core.damaged_json import is_torn
 from codex_proxy.core.events import (
     AccountLimitsReported,

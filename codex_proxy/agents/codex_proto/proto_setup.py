@@ -12,7 +12,7 @@ from codex_proxy.agents.codex.program import find_version
 from codex_proxy.agents.codex.spec import PROTO_CAPABILITIES
 from codex_proxy.agents.codex.switches import arguments_of, exclude_pairs, provider_pairs
 from codex_proxy.agents.codex_proto.proto_dialect import CodexProto
-from codex_proxy.agents.processes.child_per_turn import ChildPerTurnAgent, ChildSpec
+from codex_proxy.agents.sessions.child_per_turn import ChildPerTurnAgent, ChildSpec
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.core.faults import misconfigured
 from codex_proxy.process.child import Command

@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable
 
 from codex_proxy.agents.dialect import Ended
-from codex_proxy.agents.dialects.failures import describe_exit
-from codex_proxy.agents.processes.session import ended_from
+from codex_proxy.agents.sessions.session import ended_from
+from codex_proxy.agents.shared.failures import describe_exit
 from codex_proxy.process.child import Child, Exit
 from codex_proxy.process.descendants import children_of, descendants_of, resident_bytes, seconds_since_boot
 

@@ -18,7 +18,7 @@ from codex_proxy.agents.confinement.confine import Confinement
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
 from codex_proxy.agents.process_pool.plan import NO_LIMIT, PoolLimits
 from codex_proxy.agents.process_pool.pool import PooledAgent, ProcessPool
-from codex_proxy.agents.processes.session import AgentSession
+from codex_proxy.agents.sessions.session import AgentSession
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.options import Capability

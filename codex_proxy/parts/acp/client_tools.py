@@ -10,8 +10,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from codex_proxy.agents.dialects.conversions import WHOLE_OUTPUTS, mcp_content, mcp_tool
-from codex_proxy.agents.dialects.tool_schemas import declares, object_parameters, plain_parameters
+from codex_proxy.agents.shared.conversions import WHOLE_OUTPUTS, mcp_content, mcp_tool
+from codex_proxy.agents.shared.tool_schemas import declares, object_parameters, plain_parameters
 from codex_proxy.core.items import Part, Tool
 from codex_proxy.core.json_values import encode_json, object_at, objects_in, text_at, value_at
 from codex_proxy.core.tool_names import generated_name

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from codex_proxy import __version__
 from codex_proxy.agents.dialect import ReceivedMessages
-from codex_proxy.agents.dialects.json_lines import OF_NOBODY, TORN, divided
+from codex_proxy.agents.shared.json_lines import OF_NOBODY, TORN, divided
 from codex_proxy.core.damaged_json import is_torn
 from codex_proxy.parts.acp.messages import (
     PROTOCOL_VERSION,

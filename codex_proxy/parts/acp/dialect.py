@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from codex_proxy.agents.dialect import Decision, Ended, Step, ToolReply
-from codex_proxy.agents.dialects.conversation import ChannelRequests, ConversationTurn
-from codex_proxy.agents.dialects.conversions import call_ids_in
-from codex_proxy.agents.dialects.failures import BAD_ANSWER
+from codex_proxy.agents.shared.conversation import ChannelRequests, ConversationTurn
+from codex_proxy.agents.shared.conversions import call_ids_in
+from codex_proxy.agents.shared.failures import BAD_ANSWER
 from codex_proxy.core.events import (
     ApprovalKind,
     ApprovalRequested,

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.dialects.failures import (
+from codex_proxy.agents.shared.failures import (
     MAX_READ,
     MESSAGES,
     clean_text,

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from codex_proxy.agents.dialects.json_lines import decode_line, decode_loosely, encode_line
+from codex_proxy.agents.shared.json_lines import decode_line, decode_loosely, encode_line
 from codex_proxy.core.json_values import objects_in, text_at, value_at
 
 PROTOCOL_VERSION: Final = 1

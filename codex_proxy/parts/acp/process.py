@@ -7,8 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from codex_proxy.agents.processes.session import AgentSession, LineFramer, LineTooLong, TransportReader
-from codex_proxy.agents.processes.shared_process import SharedProcess, SharedTransport
+from codex_proxy.agents.sessions.session import AgentSession, LineFramer, LineTooLong, TransportReader
+from codex_proxy.agents.sessions.shared_process import SharedProcess, SharedTransport
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.own_errors import breaks_off
 from codex_proxy.parts.acp.connection import AcpConnection

@@ -11,8 +11,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from codex_proxy.agents.dialects.conversation import NO_TURN, ChannelRequests
-from codex_proxy.agents.dialects.failures import BAD_ANSWER, CONVERSATION_LOST
+from codex_proxy.agents.shared.conversation import NO_TURN, ChannelRequests
+from codex_proxy.agents.shared.failures import BAD_ANSWER, CONVERSATION_LOST
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryItem

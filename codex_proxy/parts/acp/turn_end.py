@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from msgspec.structs import astuple
 
-from codex_proxy.agents.dialects.conversation import ConversationStates
-from codex_proxy.agents.dialects.failures import BAD_ANSWER, stop_from_text
+from codex_proxy.agents.shared.conversation import ConversationStates
+from codex_proxy.agents.shared.failures import BAD_ANSWER, stop_from_text
 from codex_proxy.core.events import PERMISSION_DECLINED, Notice, Stop, TurnEnded, Usage
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.json_values import count_at, value_at

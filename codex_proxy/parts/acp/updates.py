@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from codex_proxy.agents.dialects.failures import clean_text
-from codex_proxy.agents.dialects.response_items import raw_message
+from codex_proxy.agents.shared.failures import clean_text
+from codex_proxy.agents.shared.response_items import raw_message
 from codex_proxy.core.events import (
     Event,
     ItemEnded,

@@ -12,7 +12,7 @@ import msgspec
 from codex_proxy.agents.codex_proto.proto_dialect import ChildTurn
 from codex_proxy.agents.codex_proto.proto_lines import TokenCounts
 from codex_proxy.agents.dialect import NOTHING, Ended, Step
-from codex_proxy.agents.dialects.failures import (
+from codex_proxy.agents.shared.failures import (
     BAD_ANSWER,
     UNREADABLE_ERROR,
     clean_text,
@@ -20,7 +20,7 @@ from codex_proxy.agents.dialects.failures import (
     retrying_event,
     status_in,
 )
-from codex_proxy.agents.dialects.json_lines import decode_loosely, divided
+from codex_proxy.agents.shared.json_lines import decode_loosely, divided
 from codex_proxy.core.events import (
     FullReasoning,
     FullText,

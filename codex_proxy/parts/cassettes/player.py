@@ -12,7 +12,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from codex_proxy.agents.dialect import NOTHING, Ended, Reply, SingleTurn, Step
-from codex_proxy.agents.processes.session import AgentSession, TransportReader
+from codex_proxy.agents.sessions.session import AgentSession, TransportReader
 from codex_proxy.core.events import (
     ApprovalRequested,
     Event,

@@ -11,7 +11,7 @@ import structlog
 
 from codex_proxy.admission.admit import McpRequest, ServerTools
 from codex_proxy.agents.agent import Agent, AgentInFront
-from codex_proxy.agents.processes.session import AgentSession
+from codex_proxy.agents.sessions.session import AgentSession
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import McpOrigin, McpTools, Tool

@@ -14,7 +14,7 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from codex_proxy.agents.processes.session import AgentSession
+from codex_proxy.agents.sessions.session import AgentSession
 from codex_proxy.app.logs import configure
 from codex_proxy.app.server import Server, make_server
 from codex_proxy.app.server_parts import ServerPart

@@ -13,7 +13,7 @@ import msgspec
 
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.dialect import ToolReply
-from codex_proxy.agents.processes.session import AgentSession
+from codex_proxy.agents.sessions.session import AgentSession
 from codex_proxy.core.events import VISIBLE_OUTPUT, Event, TurnEnded
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import Tool
@@ -31,7 +31,7 @@ Entry = tuple[float, str, Any]
 
 
 class CassetteSessionRecorder:
-    """Records a session, which may serve several turns, as an `agents.processes.session.SessionRecorder`."""
+    """Records a session, which may serve several turns, as an `agents.sessions.session.SessionRecorder`."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []

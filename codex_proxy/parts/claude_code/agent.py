@@ -14,19 +14,19 @@ import structlog
 
 from codex_proxy.agents.beside_the_loop import beside_the_loop
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
-from codex_proxy.agents.dialects.conversions import CLAUDE_MAX_OUTPUT
-from codex_proxy.agents.dialects.failures import describe_end
-from codex_proxy.agents.dialects.json_lines import UnreadableError, decode_part
 from codex_proxy.agents.process_pool.plan import ONE_TURN
 from codex_proxy.agents.process_pool.pool import RECHECK_SECONDS, PooledAgent, ProcessPool
-from codex_proxy.agents.processes.child_per_turn import ChildTransport
-from codex_proxy.agents.processes.session import (
+from codex_proxy.agents.sessions.child_per_turn import ChildTransport
+from codex_proxy.agents.sessions.session import (
     AgentSession,
     LineFramer,
     LineTooLong,
     ended_from,
     missing_program,
 )
+from codex_proxy.agents.shared.conversions import CLAUDE_MAX_OUTPUT
+from codex_proxy.agents.shared.failures import describe_end
+from codex_proxy.agents.shared.json_lines import UnreadableError, decode_part
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, misconfigured
 from codex_proxy.core.interfaces import Clock

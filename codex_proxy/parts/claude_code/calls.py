@@ -13,8 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.dialect import MAX_UNANSWERED, TooMuchHeld
-from codex_proxy.agents.dialects.conversions import WHOLE_OUTPUTS, custom_input, mcp_tool
-from codex_proxy.agents.dialects.tool_schemas import plain_parameters
+from codex_proxy.agents.shared.conversions import WHOLE_OUTPUTS, custom_input, mcp_tool
+from codex_proxy.agents.shared.tool_schemas import plain_parameters
 from codex_proxy.core.events import ApprovalKind, ToolCallRequested
 from codex_proxy.core.items import Activity, ActivityKind, Tool
 from codex_proxy.core.json_values import UNREADABLE, canonical_json, text_at

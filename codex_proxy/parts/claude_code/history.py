@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from codex_proxy.agents.dialects.conversions import image_data, items_of, message_for_agent
+from codex_proxy.agents.shared.conversions import image_data, items_of, message_for_agent
 from codex_proxy.core.events import RawItem
 from codex_proxy.core.items import (
     HistoryCall,

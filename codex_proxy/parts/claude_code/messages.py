@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from codex_proxy.agents.dialects.json_lines import UnreadableError, decode_line, decode_loosely, encode_line
+from codex_proxy.agents.shared.json_lines import UnreadableError, decode_line, decode_loosely, encode_line
 from codex_proxy.core.json_values import UNREADABLE
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import astuple
 
-from codex_proxy.agents.dialects.failures import MESSAGES, clean_text, kind_in, kind_of_status, kinds_by_text
+from codex_proxy.agents.shared.failures import MESSAGES, clean_text, kind_in, kind_of_status, kinds_by_text
 from codex_proxy.core.events import Retrying, Usage
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.parts.claude_code.messages import Retry, StreamTokens

@@ -15,8 +15,8 @@ import structlog
 from codex_proxy.agents.agent import Agent, AgentBase, BreakerState
 from codex_proxy.agents.beside_the_loop import beside_the_loop
 from codex_proxy.agents.configured.router import LateStart
-from codex_proxy.agents.dialects.marks import OriginMarks
-from codex_proxy.agents.processes.session import AgentSession
+from codex_proxy.agents.sessions.session import AgentSession
+from codex_proxy.agents.shared.marks import OriginMarks
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.interfaces import Clock

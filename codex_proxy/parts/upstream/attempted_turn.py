@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from codex_proxy.agents.dialect import NOTHING, Dialect, Ended, Reply, SingleTurn, Step
-from codex_proxy.agents.dialects.marks import OriginMarks
+from codex_proxy.agents.shared.marks import OriginMarks
 from codex_proxy.core.events import (
     AccountLimitsReported,
     Event,

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.dialects.failures import clean_text, failure_from_text
+from codex_proxy.agents.shared.failures import clean_text, failure_from_text
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.json_values import UNREADABLE, object_at, value_at
 from codex_proxy.parts.upstream.config import CHAT, SettingNames

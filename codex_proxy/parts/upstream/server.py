@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from codex_proxy.agents.dialect import Dialect
-from codex_proxy.agents.dialects.transcript import instructions_as_user_messages
+from codex_proxy.agents.shared.transcript import instructions_as_user_messages
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind, misconfigured
 from codex_proxy.core.interfaces import Clock

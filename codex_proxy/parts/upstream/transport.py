@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from codex_proxy.agents.dialect import NOTHING
-from codex_proxy.agents.processes.session import TransportReader
+from codex_proxy.agents.sessions.session import TransportReader
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault
 from codex_proxy.core.own_errors import breaks_off
 from codex_proxy.core.passing import RestOfBody

@@ -428,7 +428,7 @@ async def test_a_client_that_leaves_has_its_turn_cancelled_and_its_session_dropp
 async def test_a_turn_that_cannot_be_cancelled_costs_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("codex_proxy.agents.processes.session.FINISH_SECONDS", 0.1)
+    monkeypatch.setattr("codex_proxy.agents.sessions.session.FINISH_SECONDS", 0.1)
     async with acp(tmp_path) as proxy:
         agent = agent_of(proxy)
         before = agent.current

@@ -12,7 +12,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from codex_proxy.agents.processes.session import AgentSession
+from codex_proxy.agents.sessions.session import AgentSession
 from codex_proxy.app.server import Server
 from codex_proxy.core.events import Event, ItemStarted, ToolCallRequested
 from codex_proxy.core.items import ToolCall

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from codex_proxy.agents.dialects.conversions import call_ids_in
+from codex_proxy.agents.shared.conversions import call_ids_in
 from codex_proxy.core.events import (
     ArgumentsDelta,
     Event,

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator
 from typing import Any, Final
 
-from codex_proxy.agents.dialects.conversions import CustomInput
+from codex_proxy.agents.shared.conversions import CustomInput
 from codex_proxy.core.events import (
     AnnotationAdded,
     ArgumentsDelta,

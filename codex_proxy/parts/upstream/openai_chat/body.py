@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.dialects.conversions import NamedSchema, function_parameters, schema_words
-from codex_proxy.agents.dialects.tool_schemas import plain_parameters
+from codex_proxy.agents.shared.conversions import NamedSchema, function_parameters, schema_words
+from codex_proxy.agents.shared.tool_schemas import plain_parameters
 from codex_proxy.core.items import Tool
 from codex_proxy.core.json_values import allows_only_objects, encode_json
 from codex_proxy.core.turn import Turn

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.dialects.conversions import CustomInput
+from codex_proxy.agents.shared.conversions import CustomInput
 from codex_proxy.core.json_values import canonical_json, object_at, text_at
 from codex_proxy.parts.upstream.stream import is_json
 

@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 
 from codex_proxy.agents.dialect import Step
-from codex_proxy.agents.dialects.conversions import custom_input
-from codex_proxy.agents.dialects.response_items import raw_call, raw_message, raw_output
+from codex_proxy.agents.shared.conversions import custom_input
+from codex_proxy.agents.shared.response_items import raw_call, raw_message, raw_output
 from codex_proxy.core.events import (
     AnswerDetails,
     Event,

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.dialect import Dialect
-from codex_proxy.agents.dialects.tool_schemas import plain_schema
+from codex_proxy.agents.shared.tool_schemas import plain_schema
 from codex_proxy.core.events import (
     EmptyReason,
     Event,

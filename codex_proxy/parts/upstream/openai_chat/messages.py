@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.dialects.conversions import custom_arguments, items_of, reasoning_text
+from codex_proxy.agents.shared.conversions import custom_arguments, items_of, reasoning_text
 from codex_proxy.core.items import (
     HistoryCall,
     HistoryItem,

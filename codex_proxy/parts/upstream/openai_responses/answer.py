@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.dialects.conversions import CustomInput, custom_input
+from codex_proxy.agents.shared.conversions import CustomInput, custom_input
 from codex_proxy.core.events import (
     AnnotationAdded,
     AnswerDetails,

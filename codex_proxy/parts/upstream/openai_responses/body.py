@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.dialects.conversions import NamedSchema, function_parameters, schema_words
-from codex_proxy.agents.dialects.response_items import history_item
-from codex_proxy.agents.dialects.tool_schemas import plain_parameters
+from codex_proxy.agents.shared.conversions import NamedSchema, function_parameters, schema_words
+from codex_proxy.agents.shared.response_items import history_item
+from codex_proxy.agents.shared.tool_schemas import plain_parameters
 from codex_proxy.core.items import (
     HistoryCall,
     HistoryItem,

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.dialect import Step
-from codex_proxy.agents.dialects.conversions import custom_input
+from codex_proxy.agents.shared.conversions import custom_input
 from codex_proxy.core.events import (
     Event,
     RawItem,

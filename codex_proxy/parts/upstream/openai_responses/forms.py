@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.dialects.conversions import custom_arguments
+from codex_proxy.agents.shared.conversions import custom_arguments
 from codex_proxy.core.json_values import objects_in, text_at
 from codex_proxy.parts.upstream.forms import ALTERNATING, SYSTEM_ROLE
 

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from codex_proxy.agents.dialects.conversions import CustomInput
+from codex_proxy.agents.shared.conversions import CustomInput
 from codex_proxy.core.items import ToolKind
 from codex_proxy.core.json_values import canonical_json, encode_json, objects_in, text_at, without_surrogates
 

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from codex_proxy.agents.dialects.conversions import function_parameters
+from codex_proxy.agents.shared.conversions import function_parameters
 from codex_proxy.core.items import Tool
 from codex_proxy.core.json_values import UNREADABLE, encode_json, value_at
 

@@ -9,9 +9,8 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from codex_proxy.agents.dialect import ChannelConnection, Ended
-from codex_proxy.agents.dialects.failures import describe_end, last_useful_line
 from codex_proxy.agents.process_pool.process import RENEWED, PooledProcess
-from codex_proxy.agents.processes.session import (
+from codex_proxy.agents.sessions.session import (
     LineFramer,
     LineTooLong,
     TransportReader,
@@ -19,6 +18,7 @@ from codex_proxy.agents.processes.session import (
     ended_from,
     rest_of,
 )
+from codex_proxy.agents.shared.failures import describe_end, last_useful_line
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.core.own_errors import breaks_off, release_all
 from codex_proxy.process.child import Command, Exit, spawn

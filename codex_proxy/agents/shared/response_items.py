@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from codex_proxy.agents.dialects.conversions import custom_arguments, message_for_agent
+from codex_proxy.agents.shared.conversions import custom_arguments, message_for_agent
 from codex_proxy.core.events import RawItem, ToolCallRequested
 from codex_proxy.core.items import (
     DetailOf,

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from codex_proxy.agents.dialect import NOTHING, Decision, Ended, Reply, Step, ToolReply
-from codex_proxy.agents.dialects.failures import CONVERSATION_LOST, failure_from_exit
+from codex_proxy.agents.shared.failures import CONVERSATION_LOST, failure_from_exit
 from codex_proxy.core.events import Event, TurnEnded, TurnStarted
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import HistoryItem, HistoryOutput
