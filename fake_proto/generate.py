@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import math
 import re
-from re import _constants as codes
-from re import _parser
+from importlib import import_module
+
+codes = import_module("re._constants")
+_parser = import_module("re._parser")
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -50,7 +50,8 @@ def signed_certificate(folder: Path, name: str) -> tuple[Path, Path]:
         for extension in (*own, *identifiers):
             is_critical = isinstance(extension, x509.BasicConstraints | x509.KeyUsage)
             builder = builder.add_extension(extension, critical=is_critical)
-        return builder.sign(authority_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+        pem: bytes = builder.sign(authority_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+        return pem
 
     authority, host = folder / "authority.pem", folder / "host.pem"
     usages = dict.fromkeys(inspect.signature(x509.KeyUsage).parameters, False) | {"key_cert_sign": True}

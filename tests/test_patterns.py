@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
-from re import _constants as ops
-from re import _parser
 from typing import Any, Final, TypeAlias
 
 import pytest
 
 import codex_proxy
 from tests.cpu_time import cpu_seconds
+
+ops = import_module("re._constants")
+_parser = import_module("re._parser")
 
 Pattern: TypeAlias = "re.Pattern[str] | re.Pattern[bytes]"
 Text: TypeAlias = "str | bytes"

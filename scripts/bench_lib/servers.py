@@ -46,7 +46,7 @@ class Proxy:
     def cpu(self) -> float:
         """Returns the CPU seconds of this process so far; its children are not counted."""
         times = psutil.Process(self.process.pid).cpu_times()
-        return times.user + times.system
+        return float(times.user + times.system)
 
 
 def clean_environment(more: Mapping[str, str]) -> dict[str, str]:

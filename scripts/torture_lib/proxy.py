@@ -179,7 +179,7 @@ class Proxy:
     def children(self) -> list[psutil.Process]:
         """Returns the descendants of the server: wardens and agents."""
         try:
-            return psutil.Process(self.pid).children(recursive=True)
+            return list(psutil.Process(self.pid).children(recursive=True))
         except psutil.NoSuchProcess:
             return []
 

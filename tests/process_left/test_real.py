@@ -53,7 +53,7 @@ class Scene:
 
 def argv(pid: int) -> list[str]:
     try:
-        return psutil.Process(pid).cmdline()
+        return list(psutil.Process(pid).cmdline())
     except psutil.NoSuchProcess:
         return []
 

@@ -80,7 +80,7 @@ class Served:
 
 def _runs(process: psutil.Process, *command: str) -> bool:
     try:
-        return process.cmdline()[-len(command) :] == list(command)
+        return bool(process.cmdline()[-len(command) :] == list(command))
     except psutil.Error:
         return False
 

@@ -162,7 +162,8 @@ def _is_unhandled(method: Any) -> bool:
 
 
 def _line(message: SessionMessage) -> bytes:
-    return message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+    line: str = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+    return line.encode() + b"\n"
 
 
 def _end_fault(server: StdioServer, lines: _StdoutLines) -> McpFault:
