@@ -163,12 +163,6 @@ def _add_metrics(server: ServerParts, app: web.Application) -> None:
     meter = Metrics(state, known_models(app[CATALOG]))
     app.cleanup_ctx.append(meter.loop_delay.watch)
     app[METER] = meter.exposition
-    if server.worker:
-        from codex_proxy.app.worker_metrics import WorkerMetrics
-
-        of_all = WorkerMetrics(meter.exposition, server.worker, supervisor=os.getppid())
-        app.cleanup_ctx.append(of_all.share)
-        app[METER] = of_all.exposition
     key = server.settings.metrics_key
     app[METRICS_KEY] = key.get_secret_value() if key else ""
     app.middlewares.insert(0, meter.middleware)

@@ -20,12 +20,9 @@ from codex_proxy.app.server_parts import ServerParts
 from codex_proxy.app.start_checks import check, check_has_key, close_state_folder, listen_error
 from codex_proxy.app.store_lifecycle import open_store_lifecycle, step_memory_of
 from codex_proxy.app.system import SystemClock
-from codex_proxy.app.team_sync import TeamSync
-from codex_proxy.core.faults import UserError
-from codex_proxy.http.app_keys import CLIENTS, RESPONSES
+from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.cluster import NODE_NAME
 from codex_proxy.http.middleware.access import MAX_LINE
-from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS
 from codex_proxy.http.page import PageContent
 from codex_proxy.http.server import Runner
 from codex_proxy.parts import declared
@@ -33,8 +30,6 @@ from codex_proxy.process.spawner import use_spawner
 from codex_proxy.responses.recovery import LeaseHolder
 from codex_proxy.settings.fields import Settings
 from codex_proxy.store.leases import Node
-from codex_proxy.store.team import Team
-from codex_proxy.store.values import StoreUnavailable
 
 log = structlog.get_logger(__name__)
 
@@ -72,7 +67,6 @@ class Server(ServerParts):
         self.app = application_of(self, self.usage)
         if self.store_lifecycle is not None:
             self.lease_holder = LeaseHolder(self.app[RESPONSES], self.store_lifecycle.store)
-            await self._join_team(self.store_lifecycle.store.team, self.app)
         self.runner = Runner(
             self.app,
             access_log=None,
@@ -84,6 +78,7 @@ class Server(ServerParts):
             shutdown_timeout=FLUSH_SECONDS / 2,  # then handlers are cancelled, and have as long again
         )
         await self.runner.setup()
+        check_has_key(self.settings, self.keyring.current())  # with those in the store
         shares_port = self.settings.workers > 1
         site = web.TCPSite(self.runner, self.settings.host, self.settings.port, reuse_port=shares_port)
         try:
@@ -102,16 +97,6 @@ class Server(ServerParts):
                 Node(name=self.app[NODE_NAME], url=url, version=__version__, started=self.clock.epoch())
             )
 
-    async def _join_team(self, team: Team | None, app: web.Application) -> None:
-        if team is None:
-            return
-        self.team_sync = TeamSync(team, self.keyring, app[CLIENTS], app[REQUEST_LIMITS])
-        try:
-            await self.team_sync.start()
-        except StoreUnavailable as error:
-            raise UserError(str(error)) from error
-        check_has_key(self.settings, self.keyring.current())
-
     async def stop(self) -> None:
         """Refuses new turns, waits for running ones for the drain time, then ends everything, also after a failed
         start.
@@ -126,7 +111,6 @@ class Server(ServerParts):
                 self.usage,
                 self.images,
                 self.lease_holder,
-                self.team_sync,
                 self.background,  # writes down how its turns have ended, and tells the webhooks
                 self.runs,
             ):

@@ -19,7 +19,6 @@ from codex_proxy.agents.spec import AgentContext
 from codex_proxy.app.start_checks import keyring_of
 from codex_proxy.app.store_lifecycle import StoreLifecycle
 from codex_proxy.app.system import SystemClock
-from codex_proxy.app.team_sync import TeamSync
 from codex_proxy.core.turn import MODEL_SEPARATOR
 from codex_proxy.http.page import PageContent
 from codex_proxy.http.server import Runner
@@ -131,7 +130,6 @@ class ServerParts:
         self.webhooks: WebhookSender | None = None
         self.server_tools: ToolSource | None = None
         self.lease_holder: LeaseHolder | None = None
-        self.team_sync: TeamSync | None = None
         self.store_lifecycle: StoreLifecycle | None = None
         self.spawner: Spawner | None = None
         self.runner: Runner | None = None

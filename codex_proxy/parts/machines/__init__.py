@@ -10,4 +10,5 @@ PART: Final = Part(
     name="machines",
     page="machines.md",
     stores={"postgresql": _POSTGRESQL, "postgres": _POSTGRESQL},
+    server="codex_proxy.parts.machines.server_part:server_part",
 )

@@ -27,7 +27,7 @@ from tests.waiting import eventually, poll
 async def two(
     tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[Proxy, Proxy]]:
-    monkeypatch.setattr("codex_proxy.app.team_sync.EXCHANGE_SECONDS", 0.05)
+    monkeypatch.setattr("codex_proxy.parts.machines.server_part.EXCHANGE_SECONDS", 0.05)
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
     environment = {"STREAM_RELEASE_FILE": str(tmp_path / "release")}

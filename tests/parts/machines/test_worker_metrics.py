@@ -8,7 +8,7 @@ import os
 import pytest
 from aiohttp import web
 
-from codex_proxy.app.worker_metrics import WorkerMetrics
+from codex_proxy.parts.machines.worker_metrics import WorkerMetrics
 
 FOUND = b"# TYPE turns counter\nturns_total 1.0\n"
 
@@ -22,7 +22,7 @@ async def read_by_socket(monkeypatch: pytest.MonkeyPatch, user: int) -> bytes:
     sharing = WorkerMetrics(own, 1, supervisor=os.getpid()).share(web.Application())
     await anext(sharing)
     # Only root could run a process as somebody else: here the worker takes itself for another user's.
-    monkeypatch.setattr("codex_proxy.app.worker_metrics.os.geteuid", lambda: user)
+    monkeypatch.setattr("codex_proxy.parts.machines.worker_metrics.os.geteuid", lambda: user)
     reader, writer = await asyncio.open_unix_connection(
         f"\0codex-proxy-metrics-{os.getpid()}-1-{os.getpid()}"
     )

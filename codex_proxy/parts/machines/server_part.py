@@ -1,0 +1,109 @@
+"""A server among others: it keeps keys and limits in step with the other servers of its store, and its metrics are
+those of all workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
+from typing import Final
+
+import structlog
+from aiohttp import web
+
+from codex_proxy.admission.clients import Clients
+from codex_proxy.app.keyring import Keyring
+from codex_proxy.app.server_parts import ServerPart, ServerParts
+from codex_proxy.core.faults import Fault, UserError
+from codex_proxy.core.own_errors import repeat
+from codex_proxy.http.app_keys import CLIENTS
+from codex_proxy.http.metrics import METER
+from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS, RequestLimits
+from codex_proxy.settings.fields import Settings
+from codex_proxy.store.team import Team
+from codex_proxy.store.values import StoreUnavailable
+
+EXCHANGE_SECONDS: Final = 0.5
+"""Seconds between two exchanges: a removed key is accepted for this long."""
+
+log = structlog.get_logger(__name__)
+
+
+class TeamSync:
+    """Exchanges the requests of each key, and reads stored keys when they change. Without the store, the last keys stay
+    valid, and each server counts alone.
+    """
+
+    def __init__(self, team: Team, keyring: Keyring, clients: Clients, limits: RequestLimits) -> None:
+        self._team = team
+        self._keyring = keyring
+        self._clients = clients
+        self._limits = limits
+        self._version = 0
+        """The version of the stored keys that are valid here."""
+        self._failed = False
+
+    async def run(self, _: web.Application) -> AsyncIterator[None]:
+        """For `Application.cleanup_ctx`: reads the stored keys, then goes on with it. Raises `UserError`."""
+        try:
+            await self._exchange()
+        except StoreUnavailable as error:
+            raise UserError(str(error)) from error
+        after = partial(asyncio.sleep, EXCHANGE_SECONDS)
+        task = asyncio.create_task(repeat(self._try_to_exchange, after=after, failed="team_not_reached"))
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+
+    async def _try_to_exchange(self) -> None:
+        try:
+            await self._exchange()
+        except StoreUnavailable as error:
+            if not self._failed:
+                log.warning("team_not_reached", reason=str(error))
+            self._failed = True
+        else:
+            self._failed = False
+
+    async def _exchange(self) -> None:
+        found = await self._team.exchange(self._limits.report())
+        if found.version != self._version:
+            keys = await self._team.keys()
+            self._keyring.use_stored(keys)
+            self._version = found.version
+            log.info("keys_read", count=len(keys))
+        self._limits.count_elsewhere(found.others, self._rpm_of)
+
+    def _rpm_of(self, name: str) -> int:
+        try:
+            return self._clients.by_name(name).rpm
+        except Fault:  # the key was removed
+            return 0
+
+
+class ServerAmongOthers(ServerPart):
+    async def start(self, server: ServerParts) -> None:
+        self._server = server
+
+    def add_to(self, app: web.Application) -> None:
+        server = self._server
+        if server.worker and METER in app:
+            # Imported here, since most servers have no metrics.
+            from codex_proxy.parts.machines.worker_metrics import WorkerMetrics
+
+            of_all = WorkerMetrics(app[METER], server.worker, supervisor=os.getppid())
+            app.cleanup_ctx.append(of_all.share)
+            app[METER] = of_all.exposition
+        store = None if server.store_lifecycle is None else server.store_lifecycle.store
+        if store is not None and store.team is not None:
+            sync = TeamSync(store.team, server.keyring, app[CLIENTS], app[REQUEST_LIMITS])
+            app.cleanup_ctx.append(sync.run)
+
+
+def server_part(settings: Settings, _environ: Mapping[str, str]) -> ServerPart | None:
+    wanted = settings.in_database or settings.workers > 1
+    return ServerAmongOthers() if wanted else None
