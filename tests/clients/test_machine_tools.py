@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.running import CLIENTS, HERE, output_of
-from tests.parts.upstream.serving import proxy_before, upstream
+from tests.model_server import proxy_before, upstream
 from tests.parts.upstream.test_machine_tools import Model
 
 pytestmark = pytest.mark.exhaustive

@@ -25,7 +25,7 @@ from codex_proxy.parts import parts
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import load, needs_one_of, unused_settings
 from tests.http.serving import ENVIRONMENT, GivenSettings, fake_proxy, running_proxy, settings_of
-from tests.parts.upstream.serving import upstream
+from tests.model_server import upstream
 
 OF_AN_AGENT = sorted(
     frozenset().union(*(spec.effective_settings for spec in registry.specs())) - SHARED_SETTINGS

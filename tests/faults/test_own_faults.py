@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from tests.faults.places import APIS, answer_at, assert_failed
 from tests.faults.planting import at_each_call, breaking, is_part, once, one_at_a_time
 from tests.faults.test_upstreams import HEAD, WIRES, ScriptedScene, Wire, request_of, response
-from tests.parts.upstream.cases import DONE, chunk, event
+from tests.model_server import DONE, chunk, event
 
 ENDS: Final = {
     "passed on": event(chunk({"content": " you"})) + event(chunk({}, "stop")) + DONE,

@@ -18,8 +18,7 @@ import pytest
 
 from tests.faults.places import APIS, PLACES, SOON, answer_at, assert_failed
 from tests.http.serving import Proxy
-from tests.parts.upstream.cases import DONE, chunk, event
-from tests.parts.upstream.serving import Talk, proxy_before, raw_upstream
+from tests.model_server import DONE, Talk, chunk, event, proxy_before, raw_upstream
 from tests.weather_tool import CHAT_WEATHER
 
 HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"

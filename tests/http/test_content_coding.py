@@ -19,7 +19,7 @@ from codex_proxy.core.faults import Fault
 from codex_proxy.http.body import MAX_PARTS, Coding, TooLarge, decompress
 from tests.growth import assert_linear
 from tests.http.serving import Answer, Proxy, fake_proxy, user
-from tests.parts.upstream.serving import Upstream, upstream
+from tests.model_server import Upstream, upstream
 from tests.waiting import PATIENCE
 
 if sys.version_info >= (3, 14):

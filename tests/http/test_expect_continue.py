@@ -13,7 +13,7 @@ import pytest
 
 from tests.access.keyed import key_of, keyed_proxy
 from tests.http.serving import Proxy, fake_proxy, user
-from tests.parts.upstream.serving import upstream
+from tests.model_server import upstream
 from tests.waiting import PATIENCE
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n"

@@ -55,8 +55,7 @@ from codex_proxy.surfaces.responses.render import ResponsesRenderer
 from codex_proxy.tools.attempt import Attempt
 from codex_proxy.tools.policy import ToolPolicy
 from tests.http.serving import Proxy, fake_proxy, until, user
-from tests.parts.upstream.cases import Case
-from tests.parts.upstream.serving import proxy_before, upstream
+from tests.model_server import Case, proxy_before, upstream
 from tests.pictures import PNG
 from tests.waiting import out_of_patience, turns_shown
 from tests.weather_tool import CHAT_WEATHER

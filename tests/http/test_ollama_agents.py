@@ -12,8 +12,8 @@ import pytest
 
 from tests.http.claude import claude_proxy
 from tests.http.serving import Proxy, fake_proxy, until
+from tests.model_server import proxy_before
 from tests.ollama_client import SCHEMA, WEATHER, briefly, client_of
-from tests.parts.upstream.serving import proxy_before
 from tests.pictures import png_of
 
 

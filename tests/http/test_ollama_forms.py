@@ -12,7 +12,7 @@ from aiohttp import web
 from pytest_aiohttp.plugin import AiohttpServer
 
 from tests.http.serving import Proxy, fake_proxy
-from tests.parts.upstream.serving import proxy_before
+from tests.model_server import proxy_before
 
 ASKED = [{"role": "user", "content": "[[fake:text say=Hi]]"}]
 VECTOR = [0.5, 0.25]

@@ -25,7 +25,7 @@ from codex_proxy.surfaces.requests import options
 from tests.examples.test_oneshot_agent import EXAMPLE, PLUGIN
 from tests.http.claude import claude_proxy
 from tests.http.serving import Answer, Proxy, fake_proxy
-from tests.parts.upstream.serving import Upstream, proxy_before, upstream
+from tests.model_server import Upstream, proxy_before, upstream
 from tests.parts.upstream.test_responses_upstream import message, response_with
 from tests.waiting import PATIENCE
 

@@ -14,7 +14,7 @@ from codex_proxy.responses import background
 from tests.http.serving import Proxy, fake_proxy
 from tests.http_responses.asking import events_of
 from tests.http_responses.test_websocket import answer_to, error_of, open_socket, send
-from tests.parts.upstream.serving import Upstream, upstream
+from tests.model_server import Upstream, upstream
 from tests.waiting import poll
 
 OWN: dict[str, Any] = {"model_aliases": "my-own=codex-5"}

@@ -12,8 +12,7 @@ import pytest
 
 from tests.http.claude import claude_proxy
 from tests.http.serving import Answer, Proxy, fake_proxy, frames_of, user
-from tests.parts.upstream.cases import chunk, event, stream
-from tests.parts.upstream.serving import proxy_before, upstream
+from tests.model_server import chunk, event, proxy_before, stream, upstream
 from tests.waiting import PATIENCE
 
 TEXT = "Half an"

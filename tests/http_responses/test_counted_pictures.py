@@ -9,7 +9,7 @@ import pytest
 
 from tests.http.claude import claude_proxy
 from tests.http.serving import Proxy, fake_proxy
-from tests.parts.upstream.serving import proxy_before, upstream
+from tests.model_server import proxy_before, upstream
 from tests.pictures import JPEG, png_of, url_of
 
 PATH = "/v1/responses/input_tokens"

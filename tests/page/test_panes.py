@@ -12,8 +12,8 @@ from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, Page, expect
 
 from tests.http.serving import Proxy, user
+from tests.model_server import NOWHERE, ask, upstream
 from tests.page.conftest import open_page, page_server
-from tests.parts.upstream.serving import NOWHERE, ask, upstream
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

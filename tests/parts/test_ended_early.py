@@ -21,10 +21,10 @@ from codex_proxy.parts.upstream.stream import End, Head, Message
 from codex_proxy.parts.upstream.turn import UpstreamContext
 from tests.agents.app_server_dialogue import Dialogue
 from tests.agents.proto_child import begin_turn, event_line
+from tests.model_server import event, stream
 from tests.parts.acp.replayer import begin_and_open
 from tests.parts.claude_code.replayer import begin_turn as begin_claude
 from tests.parts.claude_code.replayer import output_lines
-from tests.parts.upstream.cases import event, stream
 
 EARLY = ["abort", "aborted", "cancelled", "canceled", "interrupted"]
 UNKNOWN = "out_of_luck"

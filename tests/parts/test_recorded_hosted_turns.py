@@ -10,8 +10,8 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
+from tests.model_server import Upstream, upstream
 from tests.parts.cassettes.talking import openai_client, running_server
-from tests.parts.upstream.serving import Upstream, upstream
 from tests.parts.upstream.test_hosted_tools import CODE_TOOL, TOOLS, hosted_answer, shown
 from tests.parts.upstream.test_hosted_turns import TABLE
 

@@ -19,8 +19,7 @@ import pytest
 
 from codex_proxy.core.tool_names import offered_name
 from tests.missing import require
-from tests.parts.upstream.cases import Case, call, chunk, event, stream, text
-from tests.parts.upstream.serving import Upstream, proxy_before, upstream
+from tests.model_server import Case, Upstream, call, chunk, event, proxy_before, stream, text, upstream
 from tests.real.codex_home import CodexHome, make_codex_home
 from tests.real.release import codex_path
 from tests.real.shared import living_on

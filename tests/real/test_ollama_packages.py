@@ -12,8 +12,8 @@ import pytest
 
 from tests.clients.running import CHECKS, CLIENTS, OLLAMA, Client, run_client
 from tests.http.serving import fake_proxy
+from tests.model_server import proxy_before
 from tests.ollama_client import SCHEMA, WEATHER, briefly, client_of
-from tests.parts.upstream.serving import proxy_before
 from tests.real.anthropic_model import anthropic_model, script
 from tests.real.claude_proxy import claude_processes, claude_proxy
 from tests.real.model_plans import call, plan, say, wait

@@ -12,10 +12,10 @@ import msgspec
 from codex_proxy.core.events import Event
 from tests.agents import app_server_replayer, proto_child
 from tests.captures import child, names_of
+from tests.model_server import CASES
 from tests.parts.acp import replayer as acp_replayer
 from tests.parts.claude_code import replayer as claude_code_replayer
 from tests.parts.upstream import test_openai_chat_dialect
-from tests.parts.upstream.cases import CASES
 
 Change = Callable[[bytes], bytes]
 """Changes a line of an agent."""

@@ -35,9 +35,8 @@ from codex_proxy.parts.cassettes.content import content_of
 from codex_proxy.parts.cassettes.folder import Folder
 from codex_proxy.parts.cassettes.format import read, write_new
 from codex_proxy.parts.cassettes.turn_recorder import CassetteTurnRecorder
+from tests.model_server import text, upstream
 from tests.parts.cassettes.talking import chat_loop, openai_client, record_steps, running_server
-from tests.parts.upstream.cases import text
-from tests.parts.upstream.serving import upstream
 from tests.waiting import eventually
 
 KEY = "sk-planted-5f0e9d8c7b6a"

@@ -15,10 +15,10 @@ from codex_proxy.app.server import Server
 from codex_proxy.parts.cassettes.format import read
 from codex_proxy.parts.cassettes.replay import pace_of
 from tests.mcp.serving import web_server
+from tests.model_server import upstream
 from tests.parts.cassettes.talking import LOOPS, chat_loop, openai_client, running_server
 from tests.parts.mcp.test_requests import CALLS, operators, weather
 from tests.parts.mcp.test_requests import settings as mcp_settings
-from tests.parts.upstream.serving import upstream
 from tests.parts.upstream.test_responses_upstream import CALL_ITEM, THOUGHT, message, response_with
 from tests.waiting import eventually, poll
 

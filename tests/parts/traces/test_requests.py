@@ -12,8 +12,8 @@ from opentelemetry.trace import SpanKind, format_span_id, format_trace_id
 from codex_proxy.parts.traces.watcher import MAX_CALLS
 from tests.forked_fake import no_forks
 from tests.http.serving import Proxy, user
+from tests.model_server import upstream
 from tests.parts.traces.traced import facts, is_below, one, recorded_traces, spans_named, traced_proxy
-from tests.parts.upstream.serving import upstream
 from tests.weather_tool import CHAT_WEATHER
 
 CLIENT_TRACE, CLIENT_SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

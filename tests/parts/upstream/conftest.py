@@ -10,7 +10,7 @@ from openai import AsyncOpenAI
 
 from tests.http.conftest import log_lines as log_lines
 from tests.http.serving import Proxy
-from tests.parts.upstream.serving import Upstream, proxy_before, upstream
+from tests.model_server import Upstream, proxy_before, upstream
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.http.serving import fake_proxy, user
-from tests.parts.upstream.cases import CASES, Case, text
-from tests.parts.upstream.serving import Upstream, ask, raw_upstream, several
+from tests.model_server import CASES, Case, Upstream, ask, raw_upstream, text
+from tests.parts.upstream.serving import several
 from tests.parts.upstream.test_connections import HI, OK, ROLE, answer_text, silent, talk_of
 from tests.parts.upstream.test_responses_upstream import THOUGHT, message, response_with
 from tests.waiting import eventually

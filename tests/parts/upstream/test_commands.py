@@ -9,7 +9,7 @@ from typing import Any
 from codex_proxy.commands.doctor import examine
 from codex_proxy.commands.serve import banner
 from codex_proxy.core.checks import Check
-from tests.parts.upstream.serving import Upstream, proxy_before, upstream
+from tests.model_server import Upstream, proxy_before, upstream
 
 
 async def doctor_checks(folder: Path, url: str, **settings: Any) -> dict[str, Check]:

@@ -23,14 +23,8 @@ from codex_proxy.settings.fields import Settings
 from codex_proxy.surfaces.answers.fault_table import TABLE
 from tests.http.serving import ENVIRONMENT, Proxy, fake_proxy, running_proxy, user
 from tests.http_responses.test_websocket import answer_to, error_of, open_socket, send
-from tests.parts.upstream.cases import CASES, Case, chunk, event, text
-from tests.parts.upstream.serving import (
-    Talk,
-    connecting_proxy,
-    proxy_before,
-    raw_upstream,
-    upstream,
-)
+from tests.model_server import CASES, Case, Talk, chunk, event, proxy_before, raw_upstream, text, upstream
+from tests.parts.upstream.serving import connecting_proxy
 from tests.parts.upstream.test_responses_upstream import message, response_with
 from tests.waiting import PATIENCE, eventually
 from tests.weather_tool import CHAT_WEATHER

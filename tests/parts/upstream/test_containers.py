@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 
-from tests.parts.upstream.cases import text
-from tests.parts.upstream.serving import Upstream, proxy_before, several, upstream
+from tests.model_server import Upstream, proxy_before, text, upstream
+from tests.parts.upstream.serving import several
 from tests.parts.upstream.test_hosted_tools import (
     CODE_TOOL,
     HOSTED,

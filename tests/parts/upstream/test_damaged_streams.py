@@ -13,7 +13,7 @@ from openai._streaming import SSEDecoder
 
 from codex_proxy.parts.upstream.openai_chat.pass_through import PassThrough
 from codex_proxy.parts.upstream.stream import AnswerReader
-from tests.parts.upstream.cases import CASES, DONE, chunk, event
+from tests.model_server import CASES, DONE, chunk, event
 from tests.parts.upstream.mutated_responses import ANSWERS, Form, Known, body_of
 from tests.parts.upstream.test_mutated_responses import answer_in, known_answer, log_of
 from tests.parts.upstream.test_openai_chat_dialect import events_of, messages_of, summary_of, turn_with_tool

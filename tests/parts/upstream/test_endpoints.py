@@ -14,8 +14,20 @@ from openai import AsyncOpenAI
 
 from tests.http.serving import Proxy, user
 from tests.mcp.serving import PROGRAM
-from tests.parts.upstream.cases import CASES, DONE, USAGE, Case, call, chunk, event, stream, text
-from tests.parts.upstream.serving import Upstream, proxy_before, upstream
+from tests.model_server import (
+    CASES,
+    DONE,
+    USAGE,
+    Case,
+    Upstream,
+    call,
+    chunk,
+    event,
+    proxy_before,
+    stream,
+    text,
+    upstream,
+)
 from tests.parts.upstream.test_scenarios import mcp_config
 from tests.waiting import eventually, poll
 from tests.weather_tool import CHAT_WEATHER, RESPONSES_WEATHER

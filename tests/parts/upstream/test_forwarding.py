@@ -14,8 +14,18 @@ from openai import AsyncOpenAI
 from codex_proxy.http.app_keys import USAGE as USAGE_BOOK
 from tests.http.serving import Proxy, user
 from tests.mcp.serving import PROGRAM
-from tests.parts.upstream.cases import DONE, USAGE, Case, chunk, event, stream, text
-from tests.parts.upstream.serving import Upstream, proxy_before, raw_upstream
+from tests.model_server import (
+    DONE,
+    USAGE,
+    Case,
+    Upstream,
+    chunk,
+    event,
+    proxy_before,
+    raw_upstream,
+    stream,
+    text,
+)
 from tests.parts.upstream.test_connections import OK, talk_of
 from tests.waiting import PATIENCE
 from tests.weather_tool import CHAT_WEATHER

@@ -13,7 +13,8 @@ import pytest
 from openai import AsyncOpenAI
 
 from tests.http.serving import Proxy
-from tests.parts.upstream.serving import Upstream, proxy_before, several
+from tests.model_server import Upstream, proxy_before
+from tests.parts.upstream.serving import several
 from tests.parts.upstream.test_responses_upstream import CALL_ITEM, event, message, response_with
 from tests.weather_tool import RESPONSES_WEATHER
 

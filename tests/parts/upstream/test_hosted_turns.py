@@ -16,9 +16,8 @@ from openai import AsyncOpenAI
 from codex_proxy.core.keys import digest_of
 from tests.http.serving import Proxy
 from tests.mcp.serving import web_server
+from tests.model_server import Upstream, call, proxy_before, stream, text
 from tests.parts.mcp.test_requests import operators, weather
-from tests.parts.upstream.cases import call, stream, text
-from tests.parts.upstream.serving import Upstream, proxy_before
 from tests.parts.upstream.test_hosted_tools import (
     CODE_ITEM,
     CODE_TOOL,

@@ -22,9 +22,9 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
+from codex_proxy.parts.upstream.openai_chat.whole_answers import WholeAnswer
 from tests.http.serving import Proxy, fake_proxy
-from tests.parts.upstream.cases import call, stream, text
-from tests.parts.upstream.serving import Upstream, proxy_before, upstream
+from tests.model_server import Upstream, call, proxy_before, stream, text, upstream
 from tests.parts.upstream.test_connections import wait_until_nothing_is_left
 from tests.weather_tool import CHAT_WEATHER, RESPONSES_WEATHER
 
@@ -120,12 +120,20 @@ def _configuration(port: int) -> dict[str, Any]:
     }
 
 
+def whole_answer(stream: bytes) -> dict[str, Any]:
+    lines = [line.removeprefix(b"data: ") for line in stream.splitlines() if line.startswith(b"data: {")]
+    answer = WholeAnswer()
+    for line in lines:
+        answer.add(json.loads(line))
+    return answer.whole()
+
+
 @pytest.fixture
 async def server(litellm: LiteLLM) -> AsyncIterator[Upstream]:
     """The server behind LiteLLM."""
     async with upstream(port=litellm.port) as served:
         served.key = KEY_BEHIND
-        served.tells_whole = True
+        served.whole = whole_answer
         yield served
 
 

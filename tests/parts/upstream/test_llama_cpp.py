@@ -17,7 +17,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from tests.http.serving import Proxy, fake_proxy
-from tests.parts.upstream.serving import proxy_before
+from tests.model_server import proxy_before
 from tests.waiting import PATIENCE
 
 NEEDS_LLAMA = pytest.mark.skipif(

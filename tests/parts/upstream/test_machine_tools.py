@@ -15,8 +15,7 @@ from openai.types.responses import Response
 
 from tests.http.serving import Proxy
 from tests.http_responses.asking import events_of
-from tests.parts.upstream.cases import call, stream
-from tests.parts.upstream.serving import Upstream, proxy_before
+from tests.model_server import Upstream, call, proxy_before, stream
 from tests.parts.upstream.test_responses_upstream import message, response_with
 
 DIFF = "@@ def greet():\n-    return 1\n+    return 2\n"

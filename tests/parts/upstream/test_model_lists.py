@@ -10,7 +10,7 @@ import pytest
 
 from tests.agents.damage import STRANGE, each_change
 from tests.http.serving import fake_proxy, user
-from tests.parts.upstream.serving import upstream
+from tests.model_server import upstream
 
 GOOD = {"id": "good", "owned_by": "somebody", "max_model_len": 8192, "meta": {"n_ctx": 1}}
 ODD: list[Any] = [

@@ -10,7 +10,7 @@ import pytest
 
 from codex_proxy.core.items import Tool
 from codex_proxy.parts.upstream.stream import End, Head
-from tests.parts.upstream.cases import DONE, chunk, event
+from tests.model_server import DONE, chunk, event
 from tests.parts.upstream.test_openai_chat_dialect import STRICT_TURN, events_of, summary_of, turn_with_tool
 
 TOOLS: Final = tuple(Tool(name=name) for name in ("get_weather", "now"))

@@ -21,8 +21,8 @@ from openai import AsyncOpenAI
 from codex_proxy.core.json_values import canonical_json
 from codex_proxy.runs.model_items import ModelItem
 from tests.http.serving import Proxy
+from tests.model_server import DONE, Case, Upstream, chunk, proxy_before
 from tests.ollama_client import client_of
-from tests.parts.upstream.cases import DONE, Case, chunk
 from tests.parts.upstream.mutated_responses import (
     ALL_WORDS,
     ANSWERS,
@@ -36,7 +36,6 @@ from tests.parts.upstream.mutated_responses import (
 from tests.parts.upstream.mutated_responses import (
     INDEXES as ITEM_INDEXES,
 )
-from tests.parts.upstream.serving import Upstream, proxy_before
 from tests.parts.upstream.test_damaged_streams import DAMAGES
 from tests.parts.upstream.test_mutated_chat import (
     IDS,

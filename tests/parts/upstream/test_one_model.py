@@ -20,8 +20,8 @@ from codex_proxy.core.passing import PASSED_PATHS, pieces_of
 from codex_proxy.surfaces.requests.passed import form_body
 from tests.access.keyed import key_header, write_keys
 from tests.http.serving import Proxy
+from tests.model_server import Upstream, proxy_before, upstream
 from tests.parts.upstream.body_readers import models_in_form, models_in_json, read_by_node
-from tests.parts.upstream.serving import Upstream, proxy_before, upstream
 from tests.parts.upstream.test_pass_through import Server, serving
 
 OWN: Final = "say"

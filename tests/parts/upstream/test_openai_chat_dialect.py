@@ -49,7 +49,7 @@ from codex_proxy.parts.upstream.stream import End, Head, Message
 from codex_proxy.parts.upstream.turn import UpstreamContext
 from tests.agents.damage import break_line, in_pieces
 from tests.core.well_formed import arguments, violations
-from tests.parts.upstream.cases import CASES, DONE, Case, call, chunk, event, stream, text
+from tests.model_server import CASES, DONE, Case, call, chunk, event, stream, text
 
 NAMES = st.sampled_from(sorted(CASES))
 SEEDS = st.integers(0, 2**32)

@@ -15,7 +15,7 @@ from codex_proxy.core.events import Usage
 from codex_proxy.parts.upstream.openai_chat.pass_through import PassThrough
 from codex_proxy.parts.upstream.stream import StreamEvent, decode_event
 from tests.agents.damage import each_change
-from tests.parts.upstream.cases import CASES, DONE, USAGE, chunk, event, text
+from tests.model_server import CASES, DONE, USAGE, chunk, event, text
 
 USAGE_CHUNK = event(chunk({}) | {"choices": [], "usage": USAGE})
 TRICKY = (

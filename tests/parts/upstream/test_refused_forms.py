@@ -18,8 +18,7 @@ from codex_proxy.parts.upstream.openai_responses import forms as responses_forms
 from tests.fuzz.requests import PIXEL
 from tests.growth import assert_linear
 from tests.http.serving import Proxy
-from tests.parts.upstream.cases import Case, call, stream, text
-from tests.parts.upstream.serving import Upstream, proxy_before, upstream
+from tests.model_server import Case, Upstream, call, proxy_before, stream, text, upstream
 from tests.parts.upstream.test_responses_upstream import message, response_with
 
 Body = dict[str, Any]

@@ -14,8 +14,7 @@ from openai import AsyncOpenAI
 
 from tests.http.serving import Proxy, user
 from tests.mcp.serving import PROGRAM
-from tests.parts.upstream.cases import Case
-from tests.parts.upstream.serving import Upstream, proxy_before
+from tests.model_server import Case, Upstream, proxy_before
 from tests.weather_tool import CHAT_WEATHER, RESPONSES_WEATHER
 
 PARIS = '{"city":"Paris"}'

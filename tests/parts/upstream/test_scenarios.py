@@ -14,8 +14,7 @@ import pytest
 
 from tests.http.serving import frames_of, user
 from tests.mcp.serving import PROGRAM
-from tests.parts.upstream.cases import DONE, call, chunk, event, stream, text
-from tests.parts.upstream.serving import proxy_before, upstream
+from tests.model_server import DONE, call, chunk, event, proxy_before, stream, text, upstream
 from tests.parts.upstream.test_connections import two_folders
 from tests.parts.upstream.test_responses_upstream import CALL_ITEM as CALLED_ITEM
 from tests.parts.upstream.test_responses_upstream import message, response_with

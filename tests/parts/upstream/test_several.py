@@ -15,8 +15,8 @@ from codex_proxy.core.faults import Fault
 from codex_proxy.core.keys import digest_of
 from tests import pictures
 from tests.http_responses.test_websocket import answer_to, error_of, open_socket, send
-from tests.parts.upstream.cases import CASES
-from tests.parts.upstream.serving import NOWHERE, Upstream, ask, proxy_before, several
+from tests.model_server import CASES, NOWHERE, Upstream, ask, proxy_before
+from tests.parts.upstream.serving import several
 from tests.parts.upstream.test_responses_upstream import message, response_with
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from codex_proxy.parts.upstream.openai_chat.pass_through import PassThrough
-from tests.parts.upstream.cases import CASES, DONE, USAGE, chunk
+from tests.model_server import CASES, DONE, USAGE, chunk
 from tests.parts.upstream.test_damaged_streams import CHAT, chunks_read, cut
 
 SMILE: Final = "\U0001f600"

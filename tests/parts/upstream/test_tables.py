@@ -27,8 +27,8 @@ from codex_proxy.parts.upstream.settings import UpstreamSettings
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import load
 from codex_proxy.surfaces.answers.fault_table import TABLE
-from tests.parts.upstream.cases import CASES, Case, call, stream, text
-from tests.parts.upstream.serving import NOWHERE, Upstream, ask, raw_upstream, several
+from tests.model_server import CASES, NOWHERE, Case, Upstream, ask, call, raw_upstream, stream, text
+from tests.parts.upstream.serving import several
 from tests.parts.upstream.test_connections import silent
 from tests.waiting import eventually
 from tests.weather_tool import CHAT_WEATHER

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.parts.upstream.cases import Case, stream
-from tests.parts.upstream.serving import Upstream, proxy_before
+from tests.model_server import Case, Upstream, proxy_before, stream
 from tests.parts.upstream.test_responses_upstream import THOUGHT, message, response_with
 
 ANSWERS = {

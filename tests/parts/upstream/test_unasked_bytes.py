@@ -12,8 +12,7 @@ import pytest
 
 from codex_proxy.parts.upstream.connections import UpstreamConnection
 from tests.http.serving import Proxy, user
-from tests.parts.upstream.cases import text
-from tests.parts.upstream.serving import proxy_before, raw_upstream
+from tests.model_server import proxy_before, raw_upstream, text
 from tests.parts.upstream.test_connections import own_agent, wait_until_nothing_is_left
 from tests.parts.upstream.test_responses_upstream import message, response_with
 from tests.waiting import eventually

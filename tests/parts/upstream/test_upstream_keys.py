@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from codex_proxy.parts.upstream.secrets import HIDDEN, Secrets, SecretsReader
 from tests.http.conftest import log_lines as log_lines
 from tests.http.serving import Proxy, user
-from tests.parts.upstream.cases import DONE, USAGE, Case, chunk, event
-from tests.parts.upstream.serving import Upstream, proxy_before, upstream
+from tests.model_server import DONE, USAGE, Case, Upstream, chunk, event, proxy_before, upstream
 from tests.parts.upstream.test_openai_chat_pass_through import cut
 from tests.parts.upstream.test_responses_upstream import CALL_ITEM, THOUGHT, message, response_with
 from tests.parts.upstream.test_responses_upstream import event as of_responses

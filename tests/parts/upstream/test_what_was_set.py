@@ -9,7 +9,7 @@ import pytest
 
 from codex_proxy.core.keys import digest_of
 from tests.http.serving import fake_proxy, user
-from tests.parts.upstream.serving import proxy_before, upstream
+from tests.model_server import proxy_before, upstream
 
 
 async def test_a_limited_key_reaches_no_other_upstream_and_sees_none(tmp_path: Path) -> None:

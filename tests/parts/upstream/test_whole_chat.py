@@ -15,7 +15,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from codex_proxy.parts.upstream.openai_chat.answer import ChatAnswer
 from codex_proxy.parts.upstream.openai_chat.pass_through import PassThrough
 from codex_proxy.parts.upstream.stream import AnswerReader
-from tests.parts.upstream.cases import CASES, DONE, USAGE, chunk, event
+from tests.model_server import CASES, DONE, USAGE, chunk, event
 from tests.parts.upstream.test_damaged_streams import CHAT
 from tests.parts.upstream.test_mutated_chat import (
     IDS,
