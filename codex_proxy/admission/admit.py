@@ -250,8 +250,10 @@ def _schema_field(turn: Turn, fields: FieldNames) -> str:
     forwarded = turn.forwarded.fields.get("response_format") if turn.forwarded is not None else None
     if turn.output_schema is not None or (forwarded is not None and b'"json_schema"' in bytes(forwarded)):
         return fields.output_schema
-    strict = (place for place, tool in enumerate(turn.tools) if tool.strict and tool.parameters is not None)
-    return next((fields.tool_schema.format(place) for place in strict), "")
+    for place, tool in enumerate(turn.tools):
+        if tool.strict and tool.parameters is not None:
+            return fields.tool_schema.format(place)
+    return ""
 
 
 def _check_sampling(turn: Turn) -> None:

@@ -68,7 +68,7 @@ def facts_of(turn: Turn, *, client: str, api: ApiName, model: str) -> RequestFac
         tokens, tools, images = text_tokens(messages), "tools" in fields, b'"image_url"' in messages
     else:
         tokens, tools = estimate_all(texts_in(turn.history)), bool(turn.tools)
-        images = any(images_in(turn.history))
+        images = bool(images_in(turn.history))
     thinking = turn.effort is not None or turn.summary is not None
     return RequestFacts(
         client=client, api=api, model=model, tokens=tokens, thinking=thinking, tools=tools, images=images

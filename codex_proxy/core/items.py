@@ -137,15 +137,15 @@ def texts_in(history: Iterable[HistoryItem]) -> Iterator[str]:
             yield from texts_of(item.parts)
 
 
-def parts_in(history: Iterable[HistoryItem]) -> Iterator[Part]:
-    """Yields the parts of messages and outputs."""
-    for item in history:
-        if isinstance(item, HistoryMessage | HistoryOutput):
-            yield from item.parts
-
-
-def images_in(history: Iterable[HistoryItem]) -> Iterator[ImagePart]:
-    return (part for part in parts_in(history) if isinstance(part, ImagePart))
+def images_in(history: Iterable[HistoryItem]) -> list[ImagePart]:
+    """Returns the images of messages and outputs."""
+    return [
+        part
+        for item in history
+        if isinstance(item, HistoryMessage | HistoryOutput)
+        for part in item.parts
+        if isinstance(part, ImagePart)
+    ]
 
 
 class McpOrigin(msgspec.Struct, frozen=True):

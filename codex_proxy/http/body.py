@@ -73,7 +73,7 @@ class ByteBudget:
         theirs = self._held[owner]
         if theirs and theirs + size > self.each:
             return "owner"
-        held = self.held
+        held = self._held.total()
         if held and held + size > self.total:
             return "total"
         self._held[owner] += size
@@ -107,9 +107,10 @@ class HeldBytes:
 
     def grow_by(self, more: int) -> None:
         """Counts `more` bytes, as if all had come at once. Raises what `grow_to` raises, and then holds nothing."""
-        size = self.size + more
-        self.release()
-        self.grow_to(size)
+        if more:
+            size = self.size + more
+            self.release()
+            self.grow_to(size)
 
     def release(self) -> None:
         """Frees the bytes. May be called twice."""

@@ -5,7 +5,7 @@ message.
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 from aiohttp import web
@@ -39,6 +39,8 @@ class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
     stream_metrics: bool
     """Whether the usage chunk of a stream has measured times."""
 
+
+_YES: Final = frozenset({"1", "true", "yes"})
 
 CHAT_OPTIONS = web.AppKey("chat_options", ChatOptions)
 
@@ -112,8 +114,8 @@ def _renderer(request: web.Request, parsed: ParsedChat, timings: TurnTimings) ->
 
 
 def _wants_no_keepalive(request: web.Request) -> bool:
-    asked = (request.headers.get("x-no-keepalive"), request.query.get("no_keepalive"))
-    return any(value is not None and value.lower() in ("1", "true", "yes") for value in asked)
+    by_header, by_query = request.headers.get("x-no-keepalive", ""), request.query.get("no_keepalive", "")
+    return not _YES.isdisjoint((by_header.lower(), by_query.lower()))
 
 
 async def completions(request: web.Request) -> web.StreamResponse:

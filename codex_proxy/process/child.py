@@ -360,9 +360,11 @@ class Child:
             return
         timers = (self._grace_timer, self._warden_timer, self._drain_timer)
         release_all(
-            lambda: self._stderr.read_available(PIPE_BYTES),
-            *(pipe.close for pipe in (self._stderr, self._stdout, self._stdin)),
-            *(timer.cancel for timer in timers if timer is not None),
+            partial(self._stderr.read_available, PIPE_BYTES),
+            self._stderr.close,
+            self._stdout.close,
+            self._stdin.close,
+            *[timer.cancel for timer in timers if timer is not None],
         )
         lifeline, self._lifeline = self._lifeline, None
         if lifeline is not None:

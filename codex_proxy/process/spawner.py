@@ -335,10 +335,10 @@ def _arguments_file(program: str, command: Command) -> Iterator[tuple[int, int]]
     """
     argv = [os.fsencode(text) for text in (program, *command.argv[1:])]
     env = {os.fsencode(name): os.fsencode(value) for name, value in environment_of(command).items()}
-    variables = [name + b"=" + value for name, value in env.items()]
-    if any(b"\0" in text for text in (*argv, *variables)):
+    texts = [*argv, *(b"=".join(variable) for variable in env.items())]
+    if b"\0" in b"".join(texts):
         raise ValueError("embedded null byte")
-    sizes = [len(text) + 1 for text in (*argv, *variables)]
+    sizes = [len(text) + 1 for text in texts]
     # The kernel counts a pointer for each text, too.
     if max(sizes) > LONGEST_ARGUMENT or sum(sizes) + 8 * len(sizes) > os.sysconf("SC_ARG_MAX"):
         raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))

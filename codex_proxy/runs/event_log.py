@@ -316,7 +316,7 @@ class Cursor:
     @property
     def finished(self) -> bool:
         """Whether the log has ended, and all was taken."""
-        return self._log.ended and self.at_end
+        return self._log.ended and self.position == self._log.end
 
     def detach(self) -> None:
         self._log.detach(self)

@@ -65,6 +65,8 @@ class RunScheduler:
         self._deadlines_of = (lambda _: deadlines) if isinstance(deadlines, Deadlines) else deadlines
         self._slots = Slots(limits.max_running, owners)
         self._runs: set[Run] = set()
+        self.draining = False
+        """Whether the server stops, and takes no new turns."""
         self._stopped = False
         """Whether running turns must end at once."""
 
@@ -76,11 +78,6 @@ class RunScheduler:
     @property
     def queued(self) -> int:
         return self._slots.waiting
-
-    @property
-    def draining(self) -> bool:
-        """Whether the server stops, and takes no new turns."""
-        return self.services.stopping.is_set()
 
     def cancel(self, record: TurnRecord) -> bool:
         """Ends a turn with an error. Returns False if it has ended."""
@@ -160,10 +157,12 @@ class RunScheduler:
 
     def begin_drain(self) -> None:
         """Takes no new turns; waiting ones fail with STOPPING."""
+        self.draining = True
         self.services.stopping.set()
         self._slots.stop(Fault(STOPPING))
 
     def _end_runs(self) -> None:
+        self.draining = True
         self.services.stopping.set()
         self._stopped = True
         for run in list(self._runs):

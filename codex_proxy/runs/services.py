@@ -168,6 +168,8 @@ class RunServices:
 
     async def _with_memory(self, turn: Turn) -> Turn:
         history = turn.history
+        if len(history) == 1 and isinstance(history[0], HistoryMessage):
+            return turn  # a first message follows no call
         async with _logged_failure_of_memory():
             history = await recalled_history(turn, self.memory, self.agent_and_model(turn))
         if history is not turn.history:

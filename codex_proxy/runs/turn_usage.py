@@ -36,7 +36,7 @@ class AddedTokens:
             chars += len(text)
             if chars > MAX_CHARS:
                 return
-        if any(isinstance(item, RawHistoryItem) for item in turn.history) or any(images_in(turn.history)):
+        if RawHistoryItem in map(type, turn.history) or images_in(turn.history):
             return
         known = self._known.get((agent, turn.mode))
         if known is not None and 0 <= input - known <= chars:

@@ -335,6 +335,9 @@ class ToolPolicy:
         """Decides a step's calls. The client gets none if all are answered with errors."""
         requests, self._requests = self._requests, []
         bad_call, self._bad_call = self._bad_call, False
+        if not requests and not bad_call:
+            self._waiting = []
+            return  # of most steps
         # Only now is it known whether the client gets a call: one of a step with errors only is never shown.
         good, hidden = self._split_valid(requests)
         if not self._parallel:

@@ -55,7 +55,6 @@ CONNECTION: Final = (
     "_short",
     "_uncancel_if_stopping",
     "limit_stall",
-    "RunScheduler.draining",
 )
 """What belongs to no answer, but to its connection: its head, and its line in the log."""
 

@@ -47,10 +47,6 @@ class AppServerProcess(SharedProcess[AppServerConnection]):
     def signed_in(self) -> bool:
         return self.connection.signed_in
 
-    @property
-    def is_taken(self) -> bool:
-        return self.serves_once and self.turns_served > 0
-
     def _refusal(self, fault: str) -> Failure:
         return Failure(FaultKind.SPAWN_FAILED, fault, quoted=fault.partition(": ")[2])
 
@@ -58,6 +54,7 @@ class AppServerProcess(SharedProcess[AppServerConnection]):
         kind = OnlyThreadTransport if self.serves_once else ThreadTransport
         transport = kind(self, self.connection.open_channel())
         self._serve(transport.channel)
+        self.is_taken = self.serves_once
         return transport
 
     def forget(self, channel: int) -> None:

@@ -163,7 +163,8 @@ class CodexProto(ChildTurn):
         self._finish_reason: tuple[str, str] | None = None
         self._last_limits = b""
         self._message_id: str | None = None
-        """The message to which plain deltas belong (`_delta_target`, kept until a line is no plain delta)."""
+        """The message of the last line, if it was a delta that names no choice: `plain_delta`s after it belong to it.
+        """
 
     def begin(self, turn: Turn) -> Step:
         """Starts the turn. If the model's name is needed and missing, `receive` writes the turn when the child has
@@ -171,9 +172,7 @@ class CodexProto(ChildTurn):
         """
         self._turn = turn
         self._activities.workdir = turn.workdir
-        self._calls = Calls(
-            self._events, earlier_calls=sum(isinstance(item, HistoryCall) for item in turn.history)
-        )
+        self._calls.earlier_calls = sum([isinstance(item, HistoryCall) for item in turn.history])
         if (
             turn.output_schema is not None and not turn.model
         ):  # the operation for a schema requires a model's name
@@ -183,14 +182,14 @@ class CodexProto(ChildTurn):
 
     def receive(self, lines: Sequence[bytes]) -> Step:
         """A line that is no event becomes a `Notice`."""
-        message_id = None if self.ended else self._message_id
         for raw in divided(lines):
             # Most lines are deltas of the message that the line before belonged to: only their text is decoded.
-            if message_id is not None and (text := plain_delta(raw)):
-                self._events.append(TextDelta(message_id, text))
+            if self._message_id is not None and (text := plain_delta(raw)):
+                self._events.append(TextDelta(self._message_id, text))
                 continue
             if self.ended:
                 break
+            self._message_id = None
             line = decode(raw)
             if (line is None or not (line.msg.type or line.whole)) and is_torn(
                 raw
@@ -200,7 +199,6 @@ class CodexProto(ChildTurn):
                 self._handle_line(line)
             else:
                 self._add_bad_line_notice(raw)
-            message_id = self._message_id = self._delta_target
         writes, self._pending_writes = self._pending_writes, b""
         return self._take_step(writes)
 
@@ -247,12 +245,6 @@ class CodexProto(ChildTurn):
                 return
         handler(self, msg)
 
-    @property
-    def _delta_target(self) -> str | None:
-        if self.ended or self._reasoning or not self._step_has_output:
-            return None
-        return self._messages.id_without_choice if self._spellings.get(DELTA) == DELTA else None
-
     # --- session ------------------------------------------------------------------------------
 
     def _on_session_configured(self, msg: Msg) -> None:
@@ -270,7 +262,9 @@ class CodexProto(ChildTurn):
     def _on_agent_message_delta(self, msg: Msg) -> None:
         if msg.delta:
             self._begin_output()
-            self._messages.add_delta(msg.choice_index, msg.delta)
+            item = self._messages.add_delta(msg.choice_index, msg.delta)
+            if msg.choice_index is None and self._spellings.get(DELTA) == DELTA:
+                self._message_id = item
         elif msg.delta is None:
             self._end(Stop.FAILED, "bad_event", BAD_ANSWER)
 
@@ -300,8 +294,7 @@ class CodexProto(ChildTurn):
 
     def _begin_output(self) -> None:
         self._step_has_output = True
-        if self._reasoning:
-            self._reasoning.end()
+        self._reasoning.end()
 
     def _on_reasoning_break(self, msg: Msg) -> None:
         self._reasoning.section_break()

@@ -46,12 +46,11 @@ class Messages:
     def __bool__(self) -> bool:
         return bool(self._ids)
 
-    @property
-    def id_without_choice(self) -> str | None:
-        return self._ids.get(None)
-
-    def add_delta(self, choice: int | None, text: str) -> None:
-        self._events.append(TextDelta(self._ids.get(choice) or self._start(choice), text))
+    def add_delta(self, choice: int | None, text: str) -> str:
+        """Returns the id of the message."""
+        item = self._ids.get(choice) or self._start(choice)
+        self._events.append(TextDelta(item, text))
+        return item
 
     def finish(self, choice: int | None, event: type[FullText | RefusalDelta], text: str) -> None:
         """Ends the message, and opens it if needed. `text`: the full text, from which `core.repair` later removes
@@ -91,9 +90,6 @@ class ReasoningItems:
         self._raw_deltas = False
         self._full_texts = {"summary": 0, "raw": 0}
 
-    def __bool__(self) -> bool:
-        return bool(self._item)
-
     def section_break(self) -> None:
         """Moves to the next summary part; after a full text, ends the item."""
         if self._has_full_text():
@@ -129,7 +125,7 @@ class ReasoningItems:
     def end(self) -> None:
         if self._item:
             self._events.append(ItemEnded(self._item))
-        self.drop_open()
+            self.drop_open()
 
     def drop_open(self) -> None:
         """Forgets the open item: after a retry the child begins another."""
@@ -182,12 +178,13 @@ class Calls:
     A named piece with another id than the open call's begins another call if that is complete, or has another name.
     """
 
-    def __init__(self, events: list[Event], earlier_calls: int = 0) -> None:
+    def __init__(self, events: list[Event]) -> None:
         self._events = events
         self._items: dict[_Key, _OpenCall] = {}
         self._given: set[tuple[int | None, str]] = set()
         self._count = 0
-        self._earlier_calls = earlier_calls
+        self.earlier_calls = 0
+        """The calls in the turn's history."""
         self.last_kind: CallKind | None = None
 
     @property
@@ -219,7 +216,8 @@ class Calls:
             self._events.append(event(call.item, text))
 
     def end_all(self) -> None:
-        self._events.extend(ItemEnded(call.item) for call in self._items.values())
+        for call in self._items.values():
+            self._events.append(ItemEnded(call.item))
         self._items.clear()
 
     def drop_open(self) -> None:
@@ -227,7 +225,7 @@ class Calls:
         self._items.clear()
 
     def _open(self, key: _Key, call_id: str | None, name: str, kind: CallKind) -> _OpenCall:
-        given = call_id or f"call_{self._earlier_calls + self._count}"
+        given = call_id or f"call_{self.earlier_calls + self._count}"
         own = f"{given}_{self._count}" if (key[0], given) in self._given else given
         self._given.add((key[0], own))
         call = self._items[key] = _OpenCall(f"c{self._count}", call_id, name)

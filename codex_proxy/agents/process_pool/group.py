@@ -76,8 +76,11 @@ class ProcessGroup(Generic[K, P]):
 
     @property
     def spares(self) -> list[PoolEntry[P]]:
-        ready = (each for each in self.entries.values() if each.state is ProcessState.READY)
-        return [each for each in ready if not each.process.is_taken]
+        return [
+            each
+            for each in self.entries.values()
+            if each.state is ProcessState.READY and not each.process.is_taken
+        ]
 
     @property
     def has_usable_process(self) -> bool:
@@ -98,9 +101,9 @@ class ProcessGroup(Generic[K, P]):
     def processes_needed(self) -> int:
         return len(self.spares) if self.limits.serves_once else self.limits.min_processes
 
-    def infos(self, now: float) -> tuple[ProcessInfo, ...]:
+    def infos(self, now: float) -> list[ProcessInfo]:
         """Returns what the plan decides by."""
-        return tuple(
+        return [
             ProcessInfo(
                 each.number,
                 each.state,
@@ -112,7 +115,7 @@ class ProcessGroup(Generic[K, P]):
             )
             for each in self.entries.values()
             if each.state is not ProcessState.READY or not each.process.is_taken
-        )
+        ]
 
     def drain_worn(self) -> None:
         """Drains processes on which turns have left others running, which the warden then ends, and those that only

@@ -91,7 +91,7 @@ class PoolMaintenance(msgspec.Struct, frozen=True):
 NOTHING_TO_DO = PoolMaintenance(start=False, drain=(), retire=())
 
 
-def assign(processes: tuple[ProcessInfo, ...], limits: PoolLimits) -> int | None:
+def assign(processes: Sequence[ProcessInfo], limits: PoolLimits) -> int | None:
     """Returns the process's key; None if the turn must wait. The caller must count it in `turns_running` before the
     next call.
     """
@@ -108,14 +108,24 @@ def assign(processes: tuple[ProcessInfo, ...], limits: PoolLimits) -> int | None
     return None if best is None else best.key
 
 
-def maintain(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: int) -> PoolMaintenance:
+def maintain(processes: Sequence[ProcessInfo], limits: PoolLimits, waiting: int) -> PoolMaintenance:
     """Decides which processes to start (one at most), to drain and to retire."""
     if not waiting and _is_steady(processes, limits):
         return NOTHING_TO_DO
-    starting = [p for p in processes if p.state is ProcessState.STARTING]
-    ready = [p for p in processes if p.state is ProcessState.READY]
-    fresh = [p for p in ready if not is_due_for_renewal(p, limits)]
-    due = sorted(set(ready) - set(fresh), key=lambda p: (p.turns_running, -p.age, p.key))
+    starting: list[ProcessInfo] = []
+    fresh: list[ProcessInfo] = []
+    due: list[ProcessInfo] = []
+    done: list[ProcessInfo] = []
+    for process in processes:
+        if process.state is ProcessState.STARTING:
+            starting.append(process)
+        elif process.state is ProcessState.DRAINING:
+            done.append(process)
+        elif is_due_for_renewal(process, limits):
+            due.append(process)
+        else:
+            fresh.append(process)
+    due.sort(key=lambda p: (p.turns_running, -p.age, p.key))
 
     start = len(processes) < limits.max_processes and _needs_another(starting, fresh, due, limits, waiting)
     if any(p.turns_running < limits.max_turns_running for p in fresh):
@@ -124,7 +134,6 @@ def maintain(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: in
         leave = []  # those that are due serve until their successor is ready, or the load is less
     else:
         leave = due[:1] if len(due) > 1 or not any(p.turns_running for p in due) else []
-    done = [p for p in processes if p.state is ProcessState.DRAINING]
     return PoolMaintenance(
         start=start,
         drain=tuple(p.key for p in leave if p.turns_running),
@@ -132,7 +141,7 @@ def maintain(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: in
     )
 
 
-def _is_steady(processes: tuple[ProcessInfo, ...], limits: PoolLimits) -> bool:
+def _is_steady(processes: Sequence[ProcessInfo], limits: PoolLimits) -> bool:
     """Whether there is nothing to do. This is usual, and `maintain` is called three times per turn."""
     if len(processes) < limits.min_processes:
         return False

@@ -99,10 +99,10 @@ class ProcessPool(Generic[K, P]):
         """
         if self.closed:
             raise Fault(STOPPING)
-        group = self._group(key)
-        self._note_use(group)
-        self._drain_outdated(group)
-        number, waiting = assign(group.infos(self.now()), group.limits), len(group.waiting)
+        group, now = self._group(key), self.now()
+        self._note_use(group, now)
+        self._drain_outdated(group, now)
+        number, waiting = assign(group.infos(now), group.limits), len(group.waiting)
         if number is not None:
             process = group.entries[number].process
             process.has_waited = True
@@ -130,7 +130,7 @@ class ProcessPool(Generic[K, P]):
             del future  # its exception holds this frame: no cycle stays behind
 
     def add(self, key: K, process: P) -> None:
-        group, entry = self._group(key), self._new_entry(process)
+        group, entry = self._group(key), self._new_entry(process, self.now())
         group.entries[entry.number] = entry
         self._on_started(group, entry)
 
@@ -202,20 +202,20 @@ class ProcessPool(Generic[K, P]):
                 leaving.is_ending = True
                 self._spawn(self._end(group, leaving))
         if maintenance.start:
-            self._start_another(group)
+            self._start_another(group, now)
         self.schedule_tick(MAINTENANCE_SECONDS)
 
     def _on_turn_change(self, group: ProcessGroup[K, P]) -> None:
-        group.spare_from = min(group.spare_from, self.now())
-        self._on_change(group)
         self._last_turn_end = self.now()
+        group.spare_from = min(group.spare_from, self._last_turn_end)
+        self._on_change(group)
         self.schedule_tick(ORPHAN_SECONDS)
         if self._max_idle is not None:
             self._retire_unused(self._max_idle)
 
-    def _note_use(self, group: ProcessGroup[K, P]) -> None:
+    def _note_use(self, group: ProcessGroup[K, P], now: float) -> None:
         """Notes a turn, and lets a spare process wait for the next one, in the place of another key's if need be."""
-        limits, now = group.limits, self.now()
+        limits = group.limits
         if not limits.spare_uses:
             return
         group.uses.append(now)
@@ -232,7 +232,7 @@ class ProcessPool(Generic[K, P]):
             other.keeps_spare = False
             self._maintain(other)
 
-    def _drain_outdated(self, group: ProcessGroup[K, P]) -> None:
+    def _drain_outdated(self, group: ProcessGroup[K, P], now: float) -> None:
         """Drains processes that have waited too long for their only turn, or found no sign-in if somebody may have
         signed in since.
         """
@@ -240,11 +240,11 @@ class ProcessPool(Generic[K, P]):
         if not all(each.process.alive for each in spares):
             self._on_change(group)
         for each in spares:
-            if self._is_outdated(each, group.limits):
+            if self._is_outdated(each, group.limits, now):
                 each.drain()
 
-    def _is_outdated(self, entry: PoolEntry[P], limits: PoolLimits) -> bool:
-        age = self.now() - entry.started_at
+    def _is_outdated(self, entry: PoolEntry[P], limits: PoolLimits, now: float) -> bool:
+        age = now - entry.started_at
         if limits.serves_once and age >= limits.max_age:
             return True
         signed_in = entry.process.signed_in
@@ -252,13 +252,13 @@ class ProcessPool(Generic[K, P]):
 
     # --- starts and ends ------------------------------------------------------------------------
 
-    def _start_another(self, group: ProcessGroup[K, P]) -> None:
+    def _start_another(self, group: ProcessGroup[K, P], now: float) -> None:
         """Starts a process. While starts are delayed, waiting turns that no running process can serve fail instead,
         with the last failure and the seconds until the next start. A turn with its own process is not delayed.
         """
-        pause = group.backoff.pause_seconds(self.now())
+        pause = group.backoff.pause_seconds(now)
         if not pause or (group.limits.serves_once and group.waiting):
-            starting = self._new_entry(self._new_process(group.key))
+            starting = self._new_entry(self._new_process(group.key), now)
             self._spawn(self._start(group, starting))
             group.entries[starting.number] = starting  # not before: without its task it would start for ever
             return
@@ -267,8 +267,8 @@ class ProcessPool(Generic[K, P]):
         if reason is not None and not group.has_usable_process:
             group.fail_waiting(msgspec.structs.replace(reason, retry_after=pause))
 
-    def _new_entry(self, process: P) -> PoolEntry[P]:
-        return PoolEntry(next(self._numbers), process, self.now(), self._sign_in_stamp())
+    def _new_entry(self, process: P, now: float) -> PoolEntry[P]:
+        return PoolEntry(next(self._numbers), process, now, self._sign_in_stamp())
 
     async def _start(self, group: ProcessGroup[K, P], starting: PoolEntry[P]) -> None:
         watch = START_WATCHER.get()
@@ -372,9 +372,10 @@ class ProcessPool(Generic[K, P]):
                 entry.memory = entry.process.memory
 
     def _group(self, key: K) -> ProcessGroup[K, P]:
-        if key not in self._groups:
-            self._groups[key] = ProcessGroup(key, self._limits(key))
-        return self._groups[key]
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = ProcessGroup(key, self._limits(key))
+        return group
 
     def _entries(self) -> list[PoolEntry[P]]:
         return [entry for group in self._groups.values() for entry in group.entries.values()]

@@ -24,6 +24,8 @@ class PooledProcess:
         self.on_change: Callable[[], None] | None = None
         """Called when it has ended, becomes unhealthy, or a turn begins or ends."""
         self.turns_served = 0
+        self.is_taken = False
+        """Whether the process serves one session, which it already has, and ends with it."""
         self.has_waited = False
         """Whether the process was ready before its newest turn."""
         self.completed_turn = False
@@ -59,11 +61,6 @@ class PooledProcess:
     @property
     def is_held(self) -> bool:
         """Whether the process can take no turn although none runs: its session waits for outputs."""
-        return False
-
-    @property
-    def is_taken(self) -> bool:
-        """Whether the process serves one session, which it already has, and ends with it."""
         return False
 
     @property

@@ -56,11 +56,8 @@ class ChildTransport(PooledProcess):
 
     def take(self) -> Self:
         self._serve(0)
+        self.is_taken = True
         return self
-
-    @property
-    def is_taken(self) -> bool:
-        return self.turns_served > 0
 
     @property
     def alive(self) -> bool:

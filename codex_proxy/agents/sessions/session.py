@@ -5,7 +5,7 @@ of one conversation.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeGuard
+from typing import Any, Protocol, cast
 
 import msgspec
 
@@ -90,11 +90,6 @@ class SessionListener(Protocol):
         """Handles an exception in this server's code. The session is released as not finished."""
 
 
-def _can_reopen(dialect: object) -> TypeGuard[ReopeningDialect]:
-    # Asked at every read of a pipe: isinstance takes 13 us for a protocol.
-    return hasattr(dialect, "reopen")
-
-
 class AgentSession:
     """A session from `Agent.open` to `Agent.release`. Its owner calls `claim`; perhaps `reopen`; `begin`; perhaps
     `resume`; and `close`.
@@ -120,6 +115,10 @@ class AgentSession:
         self.max_output: int | None = None
         """Maximum bytes of a tool's output that the agent does not cut when the call waits for it; None: any."""
         self._dialect = dialect
+        self._reopening: ReopeningDialect | None = (
+            cast("ReopeningDialect", dialect) if hasattr(dialect, "reopen") else None
+        )
+        """The dialect, if its agent stores its sessions."""
         self._closed: tuple[str, Sequence[HistoryItem]] | None = None
         """The closed session to reopen, and the items that it has not seen, if any."""
         self._timers: Timers | None = None
@@ -143,15 +142,15 @@ class AgentSession:
     def begin(self) -> None:
         self.transport.attach(self)
         turn, self.turn = self.turn, without_content(self.turn)
-        if _can_reopen(self._dialect) and self._closed is not None:
+        if self._reopening is not None and self._closed is not None:
             (reopen_id, new_items), self._closed = self._closed, None
-            self._do(self._dialect.reopen, turn, reopen_id, self._unmark(new_items))
+            self._do(self._reopening.reopen, turn, reopen_id, self._unmark(new_items))
         else:
             self._do(self._dialect.begin, turn)
 
     def reopen(self, reopen_id: str, new_items: Sequence[HistoryItem]) -> None:
         """Makes `begin` open the closed session `reopen_id`, if the agent can."""
-        if _can_reopen(self._dialect):
+        if self._reopening is not None:
             self._closed = reopen_id, new_items
 
     def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> None:
@@ -185,7 +184,7 @@ class AgentSession:
     @property
     def reopen_id(self) -> str:
         """The id by which the agent can open the closed session again; empty if it cannot."""
-        return self._dialect.reopen_id if _can_reopen(self._dialect) else ""
+        return "" if self._reopening is None else self._reopening.reopen_id
 
     @property
     def reopens(self) -> bool:
@@ -193,7 +192,7 @@ class AgentSession:
 
     @property
     def lost(self) -> bool:
-        return _can_reopen(self._dialect) and self._dialect.lost
+        return self._reopening is not None and self._reopening.lost
 
     @breaks_off
     def close(self) -> None:
@@ -203,9 +202,7 @@ class AgentSession:
         if self._closing:
             return
         self._closing = True
-        self.resume_reading()
         self._do(self._dialect.interrupt)
-        self._release_when_finished()
 
     def set_idle(self, idle: bool) -> None:
         self.transport.set_idle(idle)
@@ -263,7 +260,7 @@ class AgentSession:
                 self.listener.on_session_output(self, events, size)
         except TooMuchHeld as fault:
             self.fail(broken_protocol(str(fault)))
-        if self._closing:
+        if self._closing and self._released is not None:
             self._release_when_finished()
 
     def break_off(self) -> None:
@@ -278,7 +275,7 @@ class AgentSession:
     def _release_when_finished(self) -> None:
         if self._dialect.finished or self.transport.exclusive:
             self._release(finished=True)
-        elif self._timer is None and self._released is not None and self._timers is not None:
+        elif self._timer is None and self._timers is not None:
             when = self._timers.time() + FINISH_SECONDS
             self._timer = self._timers.call_at(when, lambda: self._release(finished=False))
 

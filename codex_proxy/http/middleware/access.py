@@ -180,10 +180,11 @@ _MAX_ADDRESSES: Final = 16
 
 
 def is_forwarded(request: web.Request) -> bool:
-    headers = request.headers
-    if "Forwarded" in headers or "Via" in headers:
-        return True
-    return any(name.lower().startswith(_FORWARDED_PREFIX) for name in headers)
+    for name in request.headers:
+        lower = name.lower()
+        if lower in ("forwarded", "via") or lower.startswith(_FORWARDED_PREFIX):
+            return True
+    return False
 
 
 def is_local(request: web.Request) -> bool:

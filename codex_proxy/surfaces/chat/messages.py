@@ -54,11 +54,12 @@ def has_instructions(messages: Iterable[wire.AnyMessage]) -> bool:
 
 
 def has_calls(messages: Iterable[wire.AnyMessage]) -> bool:
-    return any(
-        isinstance(message, wire.ToolMessage | wire.FunctionMessage)
-        or (isinstance(message, wire.AssistantMessage) and bool(message.tool_calls or message.function_call))
-        for message in messages
-    )
+    for message in messages:
+        if isinstance(message, wire.ToolMessage | wire.FunctionMessage):
+            return True
+        if isinstance(message, wire.AssistantMessage) and (message.tool_calls or message.function_call):
+            return True
+    return False
 
 
 class _History(HistoryWithCalls):
@@ -94,6 +95,8 @@ class _History(HistoryWithCalls):
         return HistoryMessage("user", parts, chat_message=bytes(self._originals[index]))
 
     def finish_calls(self, missing: str = "") -> None:
+        if not self.calls:
+            return
         unanswered = [call.call_id for call in self.unanswered]
         if unanswered and self._legacy:
             raise bad_request(

@@ -5,6 +5,7 @@ docs/contract.md#tools-and-tool_choice.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from codex_proxy.core.faults import Fault, bad_request
@@ -27,11 +28,13 @@ from codex_proxy.surfaces.requests.tools import OfferedTools, known_tool, refuse
 UNSUPPORTED: Final = "unsupported_value"
 
 
-def ignored_parameters(request: ChatRequest) -> tuple[str, ...]:
-    """Returns parameters without effect that `ChatRequest` does not mark as ignored."""
+def ignored_parameters(request: ChatRequest, logprobs: Sequence[str]) -> tuple[str, ...]:
+    """Returns parameters without effect that `ChatRequest` does not mark as ignored. `logprobs`: the request's
+    `requested_logprobs`.
+    """
     named = any(isinstance(each, AssistantMessage) and each.name for each in request.messages)
     return (
-        *requested_logprobs(request),
+        *logprobs,
         *(("store",) if request.store else ()),  # false is what a chat completion here is anyway
         *(("messages[].name",) if named else ()),
     )
@@ -41,8 +44,8 @@ def requested_logprobs(request: ChatRequest) -> tuple[str, ...]:
     given = request.logprobs
     if given is not None and not isinstance(given, bool | int):
         raise wrong_type("logprobs", given, "a boolean")
-    asked = {"logprobs": bool(given), "top_logprobs": request.top_logprobs is not None}
-    return tuple(name for name, is_asked in asked.items() if is_asked)
+    asked = ("logprobs",) if given else ()
+    return asked if request.top_logprobs is None else (*asked, "top_logprobs")
 
 
 def check_choices(request: ChatRequest, max_choices: int) -> None:
@@ -74,9 +77,10 @@ def format_of(request: ChatRequest, *, structured_output: bool) -> Format:
     return json_schema_format(given.schema_, given.name, given.description)
 
 
-def refuse_unsupported(request: ChatRequest, logprobs: Logprobs) -> None:
-    """Raises `Fault` for audio, and for log probabilities if `logprobs` is `refuse`."""
-    refuse_logprobs({name: name for name in requested_logprobs(request)}, logprobs)
+def refuse_unsupported(request: ChatRequest, logprobs: Sequence[str], setting: Logprobs) -> None:
+    """Raises `Fault` for audio, and for log probabilities (`requested_logprobs`) if the `setting` is `refuse`."""
+    if logprobs:
+        refuse_logprobs({name: name for name in logprobs}, setting)
     if "audio" in (request.modalities or ()):
         raise _unsupported_fault("modalities", "The agent answers in text: the only modality is 'text'.")
     if request.audio is not None:

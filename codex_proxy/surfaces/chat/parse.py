@@ -127,7 +127,8 @@ def _convert(
 ) -> ParsedChat:
     """Converts a validated request. `originals`: see `history_of`."""
     settings = context.settings
-    refuse_unsupported(request, settings.logprobs)
+    logprobs = requested_logprobs(request)
+    refuse_unsupported(request, logprobs, settings.logprobs)
     wanted, offered = format_of(request, structured_output=settings.structured_output), offered_tools(request)
     history = history_of(request.messages, pdfs, originals)
     tier = service_tier(request.service_tier, resolved, context.catalog)
@@ -156,7 +157,7 @@ def _convert(
         turn,
         place,
         ignored=(
-            *ignored_parameters(request),
+            *ignored_parameters(request, logprobs),
             *tier.ignored,
             *forbidden_search("web_search_options", settings, asked=request.web_search_options is not None),
         ),

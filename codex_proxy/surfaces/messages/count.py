@@ -131,7 +131,7 @@ _SLICE: Final = 160
 
 def prompt_tokens(turn: Turn) -> int:
     """Estimates a turn's input: history, images, tools, schema."""
-    images = sum(1 for _ in images_in(turn.history))
+    images = len(images_in(turn.history))
     return _tokens_in(" ".join(_texts(turn))) + images * IMAGE_TOKENS + len(turn.tools) * TOOL_TOKENS
 
 

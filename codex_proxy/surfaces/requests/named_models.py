@@ -50,6 +50,8 @@ def folded(name: str) -> str:
 
 def reads_as_model(name: str) -> bool:
     """Whether some parser reads the field `name` as `model`: also `MODEL`, `model[]`, and `model` before a NUL."""
+    if name.isascii() and name.isalpha():
+        return name.lower() == MODEL
     return folded(re.split(r"[\[\].\0]", _unescaped_text(name).lstrip("[. "), maxsplit=1)[0]) == MODEL
 
 
