@@ -15,10 +15,11 @@ import signal
 import ssl
 import sys
 import tempfile
+import zlib
 from collections.abc import Generator, Iterator, Set
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -73,14 +74,38 @@ MEMORY_BYTES = 2 << 30
 # A busy machine is slow now and then: neither a test nor the making of its examples is held to a time.
 NO_HURRY: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("default run", max_examples=20, **NO_HURRY)
-settings.register_profile("all", max_examples=300, **NO_HURRY)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", dest="run_all", help="run the exhaustive tests, too")
+    parser.addoption(
+        "--share",
+        type=Share.parse,
+        default=Share(),
+        metavar="2/5",
+        help="of the exhaustive tests of --all, so many",
+    )
+
+
+class Share(NamedTuple):
+    """Which of the exhaustive tests run: each lies in one of `of` shares, told by its name alone."""
+
+    number: int = 0
+    of: int = 1
+
+    @staticmethod
+    def parse(text: str) -> Share:
+        """Reads ``2/5``; any number is one of the five."""
+        number, of = map(int, text.split("/"))
+        return Share(number % of, of)
+
+    def holds(self, nodeid: str) -> bool:
+        return zlib.crc32(nodeid.encode()) % self.of == self.number
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    share = config.getoption("share")
+    settings.register_profile("all", max_examples=max(20, 300 // share.of), **NO_HURRY)
     settings.load_profile("all" if config.getoption("run_all") else "default run")
     if EMPTY_CLUSTER not in os.environ:  # the workers inherit it
         folder = tempfile.mkdtemp(prefix="pg-empty-")
@@ -128,8 +153,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
     """Leaves out the cases of a function that only `--all` runs, before items are made of them: there are more of these
     than of all others, and each worker makes an item in half a millisecond."""
     yield
-    if not _runs_exhaustive(metafunc.config) and len(metafunc._calls) > 1:
-        metafunc._calls = _default_cases(metafunc) or metafunc._calls[:1]
+    config, share = metafunc.config, metafunc.config.getoption("share")
+    if len(metafunc._calls) > 1 and (not _runs_exhaustive(config) or share.of > 1):
+        chosen = {id(case) for case in _default_cases(metafunc)}
+        if _runs_exhaustive(config):
+            node = metafunc.definition.nodeid
+            chosen |= {id(case) for case in metafunc._calls if share.holds(f"{node}[{case.id}]")}
+        metafunc._calls = [case for case in metafunc._calls if id(case) in chosen] or metafunc._calls[:1]
 
 
 def _default_cases(metafunc: pytest.Metafunc) -> list[Any]:
@@ -157,8 +187,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     _check_fixtures(items)
     if absent := absent_parts().keys():
         items[:] = [item for item in items if not _needs(item, absent)]
-    if not _runs_exhaustive(config):
-        items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
+    share = config.getoption("share")
+    if not _runs_exhaustive(config) or share.of > 1:
+        runs = share.holds if _runs_exhaustive(config) else lambda _: False
+        items[:] = [item for item in items if not item.get_closest_marker("exhaustive") or runs(item.nodeid)]
 
 
 def _needs(item: pytest.Item, absent: Set[str]) -> bool:
