@@ -87,7 +87,7 @@ def serve(config_file: Path | None, worker: int, **flags: Any) -> None:
     Settings are read from these flags, else from PROXY_* and CODEX_* variables, else from the file of --config.
     docs/configuration.md lists all settings.
     """
-    # `worker` is this process's number among several, which `commands.supervisor` has started; 0 for none of them.
+    # `worker` is this process's number among several, which a part has started (`Part.serve`); 0 for none of them.
     gc.disable()  # until it serves: what is imported stays, and looking at it again and again takes a fifth of the time
     from codex_proxy.app.logs import capture_other_logs, configure, use_log_streams
     from codex_proxy.process.own_process import (
@@ -102,11 +102,9 @@ def serve(config_file: Path | None, worker: int, **flags: Any) -> None:
     use_log_streams()
     configure(settings.log_level, settings.log_format, content=settings.log_content, worker=worker)
     capture_other_logs()
-    if settings.workers > 1 and not worker:
-        from codex_proxy.commands.supervisor import supervise
-
-        gc.enable()
-        sys.exit(asyncio.run(supervise(settings, sys.argv[1:], _print)))
+    for serves in declared("serve") if not worker else ():
+        if (status := serves(settings, sys.argv[1:], _print)) is not None:
+            sys.exit(status)
     return_large_buffers()
     adopt_orphans()
     from codex_proxy.commands.serve import serve_to_the_end

@@ -34,7 +34,6 @@ from codex_proxy.http.app_keys import (
 )
 from codex_proxy.http.body import BODY_BUDGET, PDF_READER, ByteBudget, body_budget
 from codex_proxy.http.chat import CHAT_OPTIONS, ChatOptions
-from codex_proxy.http.cluster import NODE_NAME
 from codex_proxy.http.endpoint import add_endpoints
 from codex_proxy.http.endpoints import ENDPOINTS
 from codex_proxy.http.messages import REASONING_STATE
@@ -58,7 +57,7 @@ from codex_proxy.http.middleware.rate_limit import (
 from codex_proxy.http.page import PAGE
 from codex_proxy.http.routing import ROUTER
 from codex_proxy.http.server import application, max_connections
-from codex_proxy.http.server_info import ENVIRONMENT, FAKE_AGENTS, STARTED, WORKER
+from codex_proxy.http.server_info import ENVIRONMENT, FAKE_AGENTS, NODE_NAME, STARTED, WORKER
 from codex_proxy.http.sse import STREAM_SLOTS, TEST_ENDPOINTS, StreamSlots
 from codex_proxy.http.webhook_sender import WebhookSender
 from codex_proxy.process.own_process import memory_bytes
@@ -113,7 +112,7 @@ def application_of(server: ServerParts, usage: UsageRecorder) -> web.Application
     app[STREAM_SLOTS] = StreamSlots(settings.sse_max_concurrency, server.owners)
     app[REQUEST_LIMITS] = RequestLimits(clock)
     app[CONNECTIONS] = FairQueue(max_connections(), server.owners)
-    app[BODY_BUDGET] = ByteBudget(*body_budget(memory_bytes() // settings.workers))
+    app[BODY_BUDGET] = ByteBudget(*body_budget(memory_bytes()))
     app[WRONG_KEYS], app[HOSTS] = WrongKeys(clock), allowed_hosts(settings)
     app[ROUTER] = Router(settings.routes, clock)
     app[ORIGINS] = frozenset(origin.lower() for origin in split_list(settings.allowed_origins))

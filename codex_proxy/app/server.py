@@ -21,10 +21,10 @@ from codex_proxy.app.start_checks import check, check_has_key, close_state_folde
 from codex_proxy.app.store_lifecycle import open_store_lifecycle, step_memory_of
 from codex_proxy.app.system import SystemClock
 from codex_proxy.http.app_keys import RESPONSES
-from codex_proxy.http.cluster import NODE_NAME
 from codex_proxy.http.middleware.access import MAX_LINE
 from codex_proxy.http.page import PageContent
 from codex_proxy.http.server import Runner
+from codex_proxy.http.server_info import NODE_NAME
 from codex_proxy.parts import declared
 from codex_proxy.process.spawner import use_spawner
 from codex_proxy.responses.recovery import LeaseHolder
@@ -79,7 +79,7 @@ class Server(ServerParts):
         )
         await self.runner.setup()
         check_has_key(self.settings, self.keyring.current())  # with those in the store
-        shares_port = self.settings.workers > 1
+        shares_port = self.worker > 0
         site = web.TCPSite(self.runner, self.settings.host, self.settings.port, reuse_port=shares_port)
         try:
             await site.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -64,6 +65,9 @@ class ServerPart:
 
     def add_to(self, app: web.Application) -> None:
         """Adds middlewares and keys to the complete application."""
+
+    def serving(self, stop_wanted: asyncio.Event) -> None:
+        """Called when the server serves and waits for its end: the event stops it."""
 
     async def before_banner(self) -> None:
         """Returns when the part knows its lines of the banner. Requests are answered meanwhile."""

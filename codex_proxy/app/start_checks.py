@@ -91,8 +91,7 @@ def webhook_secret(settings: Settings) -> str:
 
 def check(settings: Settings, clock: Clock, environ: Mapping[str, str]) -> None:
     """Checks the settings. Raises `UserError` for: too low a limit of open files, access by other machines without a
-    key, a store that several workers cannot share, an invalid proxy, origin, key, webhook secret or `workdir`, or
-    protected paths that turns could write to.
+    key, an invalid proxy, origin, key, webhook secret or `workdir`, or protected paths that turns could write to.
     """
     _, open_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     if open_files != resource.RLIM_INFINITY and open_files < MIN_OPEN_FILES:
@@ -103,12 +102,6 @@ def check(settings: Settings, clock: Clock, environ: Mapping[str, str]) -> None:
     keys = keyring_of(settings, clock).current()
     if not settings.in_database:  # which may have keys
         check_has_key(settings, keys)
-    if settings.workers > 1 and (settings.in_file or settings.store == "memory"):
-        raise UserError(
-            f"--workers {settings.workers}: a store in {'a file' if settings.in_file else 'memory'} belongs "
-            "to one process, and the others would not know its responses. Set PROXY_STORE=postgresql://... "
-            "(docs/machines.md), or PROXY_STORE=off to store nothing."
-        )
     trusted_proxies(settings)
     webhook_secret(settings)
     for origin in split_list(settings.allowed_origins):

@@ -21,7 +21,6 @@ from codex_proxy.agents.spec import AgentSpec
 from codex_proxy.app.server import Server, make_server
 from codex_proxy.app.server_parts import ExampleRequest
 from codex_proxy.commands.page import page_of
-from codex_proxy.commands.supervisor import ALIVE
 from codex_proxy.core.faults import Fault, UserError
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import unused_settings, variables_of
@@ -32,9 +31,6 @@ from codex_proxy.surfaces.responses.wire import ResponseRequest
 
 COLLECT_AFTER = 20_000
 """The garbage collector's first threshold; Python's default is 700."""
-
-STDIN, STDOUT = 0, 1
-"""The descriptors on which a supervisor asks whether a worker is alive, and is answered."""
 
 REQUEST_MODELS = (ChatRequest, ResponseRequest, MessagesRequest)
 EXAMPLE = ExampleRequest(
@@ -50,7 +46,7 @@ log = structlog.get_logger(__name__)
 
 async def serve_to_the_end(settings: Any, say: Callable[..., None], *, worker: int = 0) -> int:
     """Runs the server; returns 0 after a signal, or 1 if it could not start. `say` prints (`err=True`: to stderr).
-    `worker`: this process's number among several, 0 for the only one. A worker also stops with its supervisor.
+    `worker`: this process's number among several, 0 for the only one.
     """
     server = None
     for advice in advice_about(settings.old_names):
@@ -72,7 +68,7 @@ async def serve_to_the_end(settings: Any, say: Callable[..., None], *, worker: i
     tune_gc()
     announcing = asyncio.create_task(_announce(server, say))
     building = asyncio.create_task(_build_request_models())
-    await wait_for_signal(server, has_supervisor=bool(worker))
+    await wait_for_signal(server)
     announcing.cancel()
     building.cancel()
     stopping = "stopping (interrupt again to stop at once)"
@@ -90,8 +86,8 @@ async def _announce(server: Server, say: Callable[..., None]) -> None:
     say(banner(server))
 
 
-async def wait_for_signal(server: Server, *, has_supervisor: bool = False) -> None:
-    """Returns at the first SIGINT, SIGTERM or SIGHUP, or when the supervisor has ended. A second SIGINT or SIGTERM
+async def wait_for_signal(server: Server) -> None:
+    """Returns at the first SIGINT, SIGTERM or SIGHUP, or when a part stops the server. A second SIGINT or SIGTERM
     kills the agents' processes and this one.
     """
     loop = asyncio.get_running_loop()
@@ -109,16 +105,8 @@ async def wait_for_signal(server: Server, *, has_supervisor: bool = False) -> No
         # Of a closed terminal it comes twice, from the system and from the shell.
         loop.add_signal_handler(signal.SIGHUP, stop_wanted.set)
 
-    def on_question() -> None:
-        if os.read(STDIN, 1024):
-            with contextlib.suppress(BrokenPipeError):  # the supervisor has ended since
-                os.write(STDOUT, f"{ALIVE}\n".encode())
-        else:
-            loop.remove_reader(STDIN)
-            stop_wanted.set()
-
-    if has_supervisor:
-        loop.add_reader(STDIN, on_question)  # also while it stops, which may take long
+    for part in server.parts:
+        part.serving(stop_wanted)
     await stop_wanted.wait()
 
 
@@ -179,8 +167,6 @@ def banner(server: Any) -> str:
     settings = server.settings
     key = " -H 'Authorization: Bearer KEY'" if server.keyring.current().required else ""
     lines = [f"codex-proxy {__version__} serves on {base}"]
-    if settings.workers > 1:
-        lines.append(f"  workers    {settings.workers} processes")
     if server.page is not None:
         lines.append(f"  page       {base.removesuffix('v1')}")
     if server.runner.ollama:

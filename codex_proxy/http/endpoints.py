@@ -9,7 +9,6 @@ from codex_proxy.core.passing import PASSED_PATHS
 from codex_proxy.core.turn import SANDBOXES
 from codex_proxy.http import conversations, ollama, page, responses, server_info
 from codex_proxy.http.chat import completions, create_chat_completion
-from codex_proxy.http.cluster import Cluster, retrieve_cluster
 from codex_proxy.http.endpoint import (
     COUNT,
     FLAG,
@@ -29,6 +28,7 @@ from codex_proxy.http.pass_through import pass_through
 from codex_proxy.http.sse import NDJSON, TEST_ENDPOINTS, OpenStreams, Released, open_streams, release_streams
 from codex_proxy.http.usage import retrieve_usage, retrieve_usage_limits
 from codex_proxy.http.websocket import open_responses_socket
+from codex_proxy.parts import declared
 from codex_proxy.surfaces.answers.codex_models import CodexModelList
 from codex_proxy.surfaces.answers.renderer import ItemList
 from codex_proxy.surfaces.answers.usage_report import (
@@ -410,14 +410,6 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     _server("GET /healthz", server_info.healthz, server_info.Health),
     _server("GET /livez", server_info.livez, server_info.Live),
     _server("GET /readyz", server_info.readyz, server_info.Ready, more_answers={"503": server_info.Unready}),
-    Endpoint(
-        "GET /cluster",
-        retrieve_cluster,
-        Cluster,
-        chapter="The server itself",
-        kind="stored",
-        description="Details: docs/machines.md.",
-    ),
     _server("GET /openapi.json", server_info.openapi, dict[str, Any]),
     _server("GET /metrics", metrics, "text/plain", needs=METER),
     _test("GET /__test/conc", open_streams, OpenStreams),
@@ -444,4 +436,5 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     ),
     _page_api("connect", page.ui_connect),
     _page("POST /ui/api/turns/{id}/cancel", page.ui_cancel, dict[str, Any], kind="read", counted=False),
+    *(each for of_part in declared("endpoints") for each in of_part),
 )

@@ -21,10 +21,10 @@ from codex_proxy.core.passing import PassedAnswer, PassedRequest, PassingAgent, 
 from codex_proxy.core.turn import MODEL_SEPARATOR
 from codex_proxy.http.app_keys import RUNS, USAGE
 from codex_proxy.http.body import BodyReader, coding_of, read_body
+from codex_proxy.http.endpoint import of_absent_part
 from codex_proxy.http.middleware.access import FORM, origin_of
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER, REPLY_HEADERS
-from codex_proxy.parts import absent_part
 from codex_proxy.surfaces.models import DEFAULT_NAME, resolve
 from codex_proxy.surfaces.requests.passed import FormReader, PassedBody, form_body, json_body, passed_form
 
@@ -38,7 +38,6 @@ NO_UPSTREAM: Final = (
     'file, such as [upstreams.local] with url = "http://127.0.0.1:8080/v1" and paths = ["{path}"], or name a model '
     "of an upstream."
 )
-NO_PART: Final = "{path} is served by the part {part}, which is not in this installation."
 
 
 async def pass_through(request: web.Request) -> web.StreamResponse:
@@ -230,8 +229,7 @@ def serving_upstream(request: web.Request, model: str | None, path: str) -> tupl
     """Returns the same as `upstream_for`. Raises `Fault` NOT_FOUND if there is none, and its faults."""
     found = upstream_for(request, model, path)
     if found is None:
-        part = absent_part("paths", path)
-        message = (NO_PART if part else NO_UPSTREAM).format(path=path, model=model or DEFAULT_NAME, part=part)
+        message = of_absent_part(path) or NO_UPSTREAM.format(path=path, model=model or DEFAULT_NAME)
         raise Fault.of(FaultKind.NOT_FOUND, message, param="model")
     return found
 

@@ -74,6 +74,12 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     """
     commands: str = ""
     """A function of one that prints a text, which returns the part's click commands. Imported with every command."""
+    serve: str = ""
+    """A function of the settings, the arguments of this command and a function that prints a text, which `serve` asks:
+    serves in processes of its own, and returns the exit status; or None, and this process serves.
+    """
+    endpoints: str = ""
+    """Its endpoints (`codex_proxy.http.endpoint`), a tuple."""
     chosen_agent: str = ""
     """A function of the settings, which names the `AgentSpec` of the agent that serves in place of all that are
     configured; empty if none does.
@@ -101,7 +107,7 @@ class KnownPart(msgspec.Struct, frozen=True):
     stores: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
-    """The paths below `/v1` that only its agents serve."""
+    """The paths below `/v1` that only the part serves, or its agents."""
 
 
 KNOWN: Final[Mapping[str, KnownPart]] = {
@@ -125,7 +131,9 @@ KNOWN: Final[Mapping[str, KnownPart]] = {
         flags=("mcp_config",),
         tools=("mcp",),
     ),
-    "machines": KnownPart(stores=("postgresql", "postgres")),
+    "machines": KnownPart(
+        settings=("workers",), stores=("postgresql", "postgres"), flags=("workers",), paths=("/cluster",)
+    ),
     "upstream": KnownPart(
         agents=("openai-chat", "openai-responses"),
         settings=(

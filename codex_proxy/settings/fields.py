@@ -60,12 +60,6 @@ class CoreSettings(SourcedSettings):
         le=65535,
         description="port to listen on; 0: any free port",
     )
-    workers: int = Field(
-        1,
-        ge=1,
-        le=256,
-        description="number of processes that share the port; more than one needs a shared store (docs/machines.md)",
-    )
     ollama: bool = Field(False, description="also listen on Ollama's port, 11434, if free")
     api_key: SecretStr | None = Field(
         None, description="key that clients must send as a bearer token; it is named `default`"

@@ -56,7 +56,6 @@ _METAVARS: Final[Mapping[str, str]] = {
     "sandbox": "",
     "host": "ADDRESS",
     "port": "N",
-    "workers": "N",
     "ollama": "",
     "api_key": "KEY",
     "log_level": "",

@@ -86,7 +86,6 @@ TROUBLES: dict[str, tuple[Trouble, str]] = {
     ),
     "an origin that is none": (with_variables(PROXY_ALLOWED_ORIGINS="*"), "is not an origin"),
     "a network that is none": (with_variables(PROXY_TRUSTED_PROXIES="here"), "PROXY_TRUSTED_PROXIES"),
-    "workers on a file": (with_variables(PROXY_WORKERS="2"), "--workers 2"),
     "a model server's address": (
         with_variables(PROXY_UPSTREAM_URL="here", PROXY_AGENT="openai-chat"),
         "an address",
@@ -125,6 +124,8 @@ TROUBLES: dict[str, tuple[Trouble, str]] = {
         "--match none is not known",
     ),
 }
+if not absent_part("settings", "workers"):
+    TROUBLES["workers on a file"] = (with_variables(PROXY_WORKERS="2"), "--workers 2")
 if not absent_part("tools", "mcp"):
     TROUBLES["MCP servers that are none"] = (
         with_variables(PROXY_MCP_CONFIG="@/text"),

@@ -95,7 +95,10 @@ async def test_a_server_whose_output_cannot_be_written_serves_and_ends_well(
             assert await there.process.wait() == 0
 
 
-@pytest.mark.parametrize("flags", [(), pytest.param(("--workers", "2"), marks=pytest.mark.exhaustive)])
+WITH_WORKERS = pytest.param(("--workers", "2"), marks=[pytest.mark.exhaustive, pytest.mark.part("machines")])
+
+
+@pytest.mark.parametrize("flags", [(), WITH_WORKERS])
 async def test_a_server_whose_terminal_is_closed_ends_its_turns_and_then_itself(
     flags: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -18,7 +18,6 @@ from codex_proxy.app.start_checks import check
 from codex_proxy.app.system import SystemClock
 from codex_proxy.cli import main
 from codex_proxy.commands.service import UNIT, plist_text
-from codex_proxy.commands.supervisor import STOP_SECONDS
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import load, variables_of
 from tests.deployment.examples import DEPLOY, ROOT, example
@@ -108,7 +107,10 @@ def test_compose_has_two_proxies_with_one_store_and_mounts_the_volumes_of_the_do
     assert services["balancer"]["volumes"] == ["./balancer.conf:/etc/nginx/conf.d/default.conf:ro"]
 
 
+@pytest.mark.part("machines")
 def test_whoever_stops_the_server_waits_until_it_has_stopped() -> None:
+    from codex_proxy.parts.machines.supervisor import STOP_SECONDS
+
     within = Settings.model_fields["drain_ms"].default / 1000 + STOP_SECONDS
     services = YAML(typ="safe").load(example("compose.yaml"))["services"]
     unit = re.search(r"^TimeoutStopSec=(\d+)$", example("codex-proxy.service"), re.MULTILINE)

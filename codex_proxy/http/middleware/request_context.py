@@ -22,6 +22,7 @@ from codex_proxy.http.endpoint import (
     fault_response,
     is_ollama_path,
     log_unforeseen,
+    of_absent_part,
 )
 from codex_proxy.runs.observers import TURN_ORIGIN, TurnOrigin
 from codex_proxy.surfaces.ollama.answer import NO_OLLAMA
@@ -163,6 +164,8 @@ def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
             # As Ollama does: the second status keeps method and body.
             status = 301 if request.method in ("GET", "HEAD") else 307
             return web.Response(status=status, headers={"Location": path})
+        if message := of_absent_part(request.path.removeprefix("/v1")):
+            return fault_response(Failure(FaultKind.NOT_FOUND, message), request)
         message = f"Invalid URL ({excerpt(request.method)} {excerpt(request.path)})."
         advice = NO_OLLAMA if is_ollama_path(request.path) else "GET /v1 lists the endpoints."
         return fault_response(Failure(FaultKind.NOT_FOUND, f"{message} {advice}"), request)

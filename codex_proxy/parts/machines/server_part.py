@@ -1,5 +1,5 @@
-"""A server among others: it keeps keys and limits in step with the other servers of its store, and its metrics are
-those of all workers.
+"""A server among others: one worker of several, or one of the servers of a store, with which it keeps keys and limits
+in step.
 """
 
 from __future__ import annotations
@@ -16,11 +16,17 @@ from aiohttp import web
 from codex_proxy.admission.clients import Clients
 from codex_proxy.app.keyring import Keyring
 from codex_proxy.app.server_parts import ServerPart, ServerParts
+from codex_proxy.core.checks import Check, failed_check
 from codex_proxy.core.faults import Fault, UserError
 from codex_proxy.core.own_errors import repeat
 from codex_proxy.http.app_keys import CLIENTS
+from codex_proxy.http.body import BODY_BUDGET, ByteBudget, body_budget
 from codex_proxy.http.metrics import METER
 from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS, RequestLimits
+from codex_proxy.parts import own_settings
+from codex_proxy.parts.machines import MachinesSettings
+from codex_proxy.parts.machines.supervisor import answer_supervisor
+from codex_proxy.process.own_process import memory_bytes
 from codex_proxy.settings.fields import Settings
 from codex_proxy.store.team import Team
 from codex_proxy.store.values import StoreUnavailable
@@ -86,11 +92,17 @@ class TeamSync:
 
 
 class ServerAmongOthers(ServerPart):
+    def __init__(self, workers: int) -> None:
+        """`workers`: how many processes share the port."""
+        self._workers = workers
+
     async def start(self, server: ServerParts) -> None:
         self._server = server
 
     def add_to(self, app: web.Application) -> None:
         server = self._server
+        if self._workers > 1:
+            app[BODY_BUDGET] = ByteBudget(*body_budget(memory_bytes() // self._workers))
         if server.worker and METER in app:
             # Imported here, since most servers have no metrics.
             from codex_proxy.parts.machines.worker_metrics import WorkerMetrics
@@ -103,7 +115,37 @@ class ServerAmongOthers(ServerPart):
             sync = TeamSync(store.team, server.keyring, app[CLIENTS], app[REQUEST_LIMITS])
             app.cleanup_ctx.append(sync.run)
 
+    def serving(self, stop_wanted: asyncio.Event) -> None:
+        if self._server.worker:
+            answer_supervisor(stop_wanted)
+
+    def banner(self) -> list[str]:
+        return [f"  workers    {self._workers} processes"] if self._workers > 1 else []
+
 
 def server_part(settings: Settings, _environ: Mapping[str, str]) -> ServerPart | None:
-    wanted = settings.in_database or settings.workers > 1
-    return ServerAmongOthers() if wanted else None
+    """Returns what makes a server one among others, or None for one that is alone. Raises `UserError` if its workers
+    cannot share the store.
+    """
+    if wrong := store_of_one_process(settings):
+        raise UserError(wrong)
+    workers = own_settings(settings, MachinesSettings).workers
+    return ServerAmongOthers(workers) if workers > 1 or settings.in_database else None
+
+
+async def checks(settings: Settings, _environ: Mapping[str, str]) -> list[Check]:
+    """Returns a failed check if the workers cannot share the store."""
+    wrong = store_of_one_process(settings)
+    return [failed_check("workers", wrong)] if wrong else []
+
+
+def store_of_one_process(settings: Settings) -> str:
+    """Returns why workers cannot share the store; empty if they can, or there is one."""
+    workers = own_settings(settings, MachinesSettings).workers
+    if workers == 1 or settings.in_database or settings.store == "off":
+        return ""
+    return (
+        f"--workers {workers}: a store in {'a file' if settings.in_file else 'memory'} belongs to one process, and the "
+        "others would not know its responses. Set PROXY_STORE=postgresql://... (docs/machines.md), or PROXY_STORE=off "
+        "to store nothing."
+    )

@@ -8,12 +8,10 @@ from aiohttp import web
 
 from codex_proxy import __version__
 from codex_proxy.http.app_keys import CLOCK, RESPONSES
-from codex_proxy.http.endpoint import json_response
+from codex_proxy.http.endpoint import Endpoint, json_response
+from codex_proxy.http.server_info import NODE_NAME
 from codex_proxy.store.health import require_store, store_errors_as_faults
 from codex_proxy.surfaces.answers.renderer import Count
-
-NODE_NAME: Final = web.AppKey("node_name", str)
-"""This process's name among those that share the store."""
 
 
 class ClusterNode(TypedDict):
@@ -75,3 +73,15 @@ async def retrieve_cluster(request: web.Request) -> web.Response:
         ],
     }
     return json_response(body)
+
+
+ENDPOINTS: Final = (
+    Endpoint(
+        "GET /cluster",
+        retrieve_cluster,
+        Cluster,
+        chapter="The server itself",
+        kind="stored",
+        description="Details: docs/machines.md.",
+    ),
+)

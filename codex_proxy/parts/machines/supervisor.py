@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import math
+import os
 import signal
 import sys
 import time
@@ -17,6 +19,8 @@ import structlog
 
 from codex_proxy.agents.process_pool.plan import RestartBackoff
 from codex_proxy.app.start_checks import listen_error, reserve_port
+from codex_proxy.parts import own_settings
+from codex_proxy.parts.machines import MachinesSettings
 from codex_proxy.settings.fields import Settings
 
 STOP_SECONDS: Final = 15.0
@@ -31,11 +35,39 @@ that was stopped for an hour (Ctrl-Z) kills no worker.
 MAX_UNANSWERED_AT_START: Final = 60
 """The same before it serves: agents and a large store may take minutes."""
 ALIVE: Final = "alive"
+STDIN, STDOUT = 0, 1
+"""The descriptors on which a worker is asked whether it is alive, and answers."""
 
 log = structlog.get_logger(__name__)
 
 
-async def supervise(settings: Settings, arguments: Sequence[str], say: Callable[..., None]) -> int:
+def serve(settings: Settings, arguments: Sequence[str], say: Callable[..., None]) -> int | None:
+    """See `Part.serve`."""
+    count = own_settings(settings, MachinesSettings).workers
+    if count == 1:
+        return None
+    gc.enable()
+    return asyncio.run(supervise(settings, count, arguments, say))
+
+
+def answer_supervisor(stop_wanted: asyncio.Event) -> None:
+    """Answers the supervisor of this worker from now on, and sets `stop_wanted` when it has ended."""
+    loop = asyncio.get_running_loop()
+
+    def on_question() -> None:
+        if os.read(STDIN, 1024):
+            with contextlib.suppress(BrokenPipeError):  # the supervisor has ended since
+                os.write(STDOUT, f"{ALIVE}\n".encode())
+        else:
+            loop.remove_reader(STDIN)
+            stop_wanted.set()
+
+    loop.add_reader(STDIN, on_question)  # also while it stops, which may take long
+
+
+async def supervise(
+    settings: Settings, count: int, arguments: Sequence[str], say: Callable[..., None]
+) -> int:
     """Runs the supervisor. Returns 0 after SIGINT or SIGTERM (a second one kills the workers), else a status if no
     worker could start. `arguments`: this command's; `say` prints.
     """
@@ -46,10 +78,10 @@ async def supervise(settings: Settings, arguments: Sequence[str], say: Callable[
         return 1
     with reserved:
         port = reserved.getsockname()[1]
-        fixed = ["--port", str(port), "--workers", str(settings.workers)]
+        fixed = ["--port", str(port), "--workers", str(count)]
         command = [sys.executable, "-P", "-m", "codex_proxy", *arguments, *fixed, "--worker"]
         within = settings.drain_ms / 1000 + STOP_SECONDS
-        supervisor = Supervisor(command, settings.workers, within, say)
+        supervisor = Supervisor(command, count, within, say)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, supervisor.stop)

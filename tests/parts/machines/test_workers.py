@@ -19,17 +19,16 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
-from codex_proxy.app.start_checks import check
-from codex_proxy.app.system import SystemClock
-from codex_proxy.commands import supervisor
-from codex_proxy.commands.supervisor import Supervisor
 from codex_proxy.core.faults import UserError
+from codex_proxy.parts.machines import supervisor
+from codex_proxy.parts.machines.server_part import server_part
+from codex_proxy.parts.machines.supervisor import Supervisor
 from tests.forking import run_command
 from tests.http.serving import ENVIRONMENT, settings_of
 from tests.http_responses.asking import prompt_for
 from tests.waiting import PATIENCE, eventually, poll
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ADDRESS = re.compile(rb"serves on (http://\S+)/v1")
 
 SERVES = """
@@ -254,9 +253,9 @@ def test_a_store_of_one_process_is_refused_for_several(tmp_path: Path, store: st
     with pytest.raises(
         UserError, match=f"^--workers 2: a store in {ours} belongs to one process.*PROXY_STORE"
     ):
-        check(settings_of(tmp_path, workers=2, store=store), SystemClock(), {})
-    check(settings_of(tmp_path, workers=2, store="off"), SystemClock(), {})
-    check(settings_of(tmp_path, workers=1, store=store), SystemClock(), {})
+        server_part(settings_of(tmp_path, workers=2, store=store), {})
+    assert server_part(settings_of(tmp_path, workers=2, store="off"), {})
+    assert server_part(settings_of(tmp_path, workers=1, store=store), {}) is None
 
 
 def test_a_port_that_another_server_has_is_refused(tmp_path: Path) -> None:
@@ -390,7 +389,8 @@ async def test_requests_reach_all_workers_and_each_is_named(tmp_path: Path) -> N
 async def test_a_worker_answers_its_supervisor_also_while_it_waits_for_its_turns(tmp_path: Path) -> None:
     release = tmp_path / "release"
     worker = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "codex_proxy", "serve", "--agent", "fake", "--port", "0", "--worker", "1"),
+        *(sys.executable, "-m", "codex_proxy", "serve", "--agent", "fake", "--port", "0"),
+        *("--workers", "2", "--worker", "1"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

@@ -6,11 +6,12 @@ import platform
 from pathlib import Path
 
 from codex_proxy import __version__
-from tests.http.serving import Proxy, fake_proxy
+from tests.http.serving import fake_proxy
 
 
-async def test_a_store_in_a_file_has_one_process_and_it_is_described(proxy: Proxy) -> None:
-    answer = await proxy.send("GET", "/v1/cluster")
+async def test_a_store_in_a_file_has_one_process_and_it_is_described(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path) as proxy:
+        answer = await proxy.send("GET", "/v1/cluster")
     assert answer.status == 200
     body = answer.body
     assert (body["object"], body["name"], body["version"]) == ("cluster", platform.node(), __version__)
