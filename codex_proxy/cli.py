@@ -15,7 +15,7 @@ import click
 from codex_proxy import __version__
 from codex_proxy.core.faults import UserError, lack_of
 from codex_proxy.core.shown_text import escape_json, escape_lines
-from codex_proxy.parts import declared
+from codex_proxy.parts import absent_parts, declared
 from codex_proxy.settings.flags import CONFIG_OPTION, config_option, with_serve_settings, with_settings
 
 
@@ -214,11 +214,6 @@ def run(
     sys.exit(run_client(client, given, settings, os.environ, agent=agent, model=model, key=key))
 
 
-for _commands_of in declared("commands"):
-    for _command in _commands_of(_print):
-        main.add_command(_command)
-
-
 @main.group(name="service", short_help="Start the server at login, with systemd or launchd.")
 def service_group() -> None:
     """Run the server as a service of the user: it starts at login, and again after a crash."""
@@ -318,24 +313,6 @@ def store_export(settings: Any, output: Path) -> None:
     else:
         count = asyncio.run(export_to(settings, output))
     _print(f"{count} objects", err=True)
-
-
-@store_group.command(name="copy")
-@SETTINGS_OPTION
-@click.argument("source", metavar="FROM")
-@click.argument("target", metavar="TO")
-def store_copy(source: str, target: str, settings: Any) -> None:
-    """Copy everything from one store into another.
-
-    FROM and TO are files or postgresql:// URLs that no server uses. A copy that was interrupted goes on if the command
-    is repeated.
-    """
-    from codex_proxy.commands.store import copy_store
-
-    def tell(table: str, count: int) -> None:
-        click.echo(f"{table}: {count} rows", err=True)
-
-    _print(asyncio.run(copy_store(settings, source, target, tell)))
 
 
 STORE_OPTION = click.option(
@@ -477,3 +454,37 @@ def _server(base_url: str | None, key: str | None, settings: Any) -> tuple[str, 
     if key is None and base_url is None:
         key = settings.default_key
     return base_url or f"{settings.server_url}/v1", key
+
+
+def _command_of_absent_part(name: str, part: str) -> click.Command:
+    """Returns a command that is not shown, and raises `click.UsageError` whatever follows it."""
+
+    def refuse(**_: Any) -> None:
+        raise click.UsageError(
+            f"`codex-proxy {name}` belongs to the part {part}, which is not in this installation."
+        )
+
+    return click.Command(
+        name,
+        callback=refuse,
+        params=[click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED)],
+        hidden=True,
+        add_help_option=False,
+        context_settings={"ignore_unknown_options": True},
+    )
+
+
+def _add(command: click.Command) -> None:
+    """Adds a part's command to the group that its name begins with, or to `main`."""
+    group, _, name = (command.name or "").rpartition(" ")
+    parent = main.commands[group] if group else main
+    assert isinstance(parent, click.Group)
+    parent.add_command(command, name)
+
+
+for _commands_of in declared("commands"):
+    for _command in _commands_of(_print, SETTINGS_OPTION):
+        _add(_command)
+for _part, _known in absent_parts().items():
+    for _name in _known.commands:
+        _add(_command_of_absent_part(_name, _part))

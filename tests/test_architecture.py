@@ -63,7 +63,7 @@ PART_LAYERS = {
 """The layers of parts, whose rules they keep as if they were packages there. Others belong to the first row."""
 PART_WIRING = (
     r"codex_proxy\.parts\.mcp\.(settings|configured_servers|tool_source)",
-    r"codex_proxy\.parts\.machines\.(cluster|store_copy|supervisor|worker_metrics)",
+    r"codex_proxy\.parts\.machines(?!\.postgresql)[\w.]*",
     r"codex_proxy\.parts\.\w+\.server_part",
 )
 """Modules of these parts that belong to the first row, too."""

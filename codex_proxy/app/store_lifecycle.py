@@ -37,12 +37,6 @@ CONTEXT_LIMITS = ContextLimits(max_items=20_000, max_bytes=64 << 20)
 """The limits of a conversation or chain of responses, which is in memory during a turn."""
 
 
-NEEDS_EXTRA = (
-    "a store in PostgreSQL needs the extra `postgres`; install it with "
-    "`pip install 'codex-openai-proxy[postgres]'`, or set PROXY_STORE=sqlite"
-)
-
-
 class StoreLifecycle:
     """An open store, and the task that prunes it."""
 
@@ -147,15 +141,19 @@ def _errors_for_users() -> Iterator[None]:
         ) from error
     except (StoreRefused, StoreUnavailable) as error:
         raise UserError(f"{error} (PROXY_STORE=off serves without one)") from error
-    except ModuleNotFoundError as error:  # only a database needs more than what is always installed
-        raise UserError(NEEDS_EXTRA) from error
 
 
 def _class_of(address: str) -> SharedStore:
     scheme = address.partition("://")[0]
     for part in parts():
         if reference := part.stores.get(scheme):
-            found: SharedStore = pkgutil.resolve_name(reference)
+            try:
+                found: SharedStore = pkgutil.resolve_name(reference)
+            except ModuleNotFoundError as error:
+                raise UserError(
+                    f"a store at {scheme}:// needs the extra `{part.extra}`; install it with "
+                    f"`pip install 'codex-openai-proxy[{part.extra}]'`, or set PROXY_STORE=sqlite"
+                ) from error
             return found
     raise UserError(f"{scheme}:// is {absent_store(scheme)}")
 
@@ -174,6 +172,17 @@ async def inspect_store(settings: Settings, *, in_use: bool = False) -> tuple[Ke
             if not in_use:
                 check_lock(settings.store_file)
     return ()
+
+
+def require_store(settings: Settings) -> None:
+    """Raises `UserError` if there is no store yet."""
+    if settings.store == "memory":
+        raise UserError("with PROXY_STORE=memory there is no file: the store is in the server's memory")
+    if not settings.in_database and not settings.store_file.is_file():
+        raise UserError(
+            f"there is no store at {settings.store_file}: a server creates it at its first "
+            "start (PROXY_STATE_DIR)"
+        )
 
 
 async def open_store(settings: Settings, clock: Clock) -> Store:

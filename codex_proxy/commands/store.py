@@ -1,26 +1,24 @@
-"""`codex-proxy store`: statistics, removal, check, export and copies of the store. Functions raise `UserError`,
+"""`codex-proxy store`: statistics, removal, check and export of the store. Functions raise `UserError`,
 and return a text.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
 
 import msgspec
 
-from codex_proxy.app.store_lifecycle import open_store
+from codex_proxy.app.store_lifecycle import open_store, require_store
 from codex_proxy.app.system import SystemClock
 from codex_proxy.core.faults import UserError
 from codex_proxy.files.private import replace_file
 from codex_proxy.settings.fields import Settings
-from codex_proxy.store import checking, copying
-from codex_proxy.store.lock import StoreLock
+from codex_proxy.store import checking
 from codex_proxy.store.store import Store
-from codex_proxy.store.values import StoreError, StoreInUse, StoreRefused, StoreStats, StoreUnavailable
+from codex_proxy.store.values import StoreStats, StoreUnavailable
 
 
 async def show_stats(settings: Settings, *, as_json: bool) -> str:
@@ -69,61 +67,12 @@ async def export_to(settings: Settings, output: Path) -> int:
         raise UserError(f"{output} cannot be written: {error.strerror}") from error
 
 
-async def copy_store(settings: Settings, source: str, target: str, tell: Callable[[str, int], object]) -> str:
-    """Copies one store (path or URL) into another. Calls `tell` with each table and its number of rows. Raises
-    `UserError` also while a server uses one.
-    """
-    _require_store(_place(settings, source))
-    async with _unused_store(settings, source) as one, _unused_store(settings, target) as other:
-        try:
-            count = await copying.copy(one, other, tell)
-        except StoreError as error:
-            raise UserError(f"{error}. What was copied stays: the same command goes on there") from error
-    return f"{count} rows copied"
-
-
-@asynccontextmanager
-async def _unused_store(settings: Settings, place: str) -> AsyncIterator[Store]:
-    placed = _place(settings, place)
-    async with AsyncExitStack() as stack:
-        if not placed.in_database:
-            try:
-                lock = await StoreLock.take(placed.store_file)
-            except StoreInUse as error:
-                raise UserError(f"{error}: stop it first") from error
-            except StoreRefused as error:
-                raise UserError(str(error)) from error
-            stack.callback(lock.release)
-        store = await open_store(placed, SystemClock())
-        stack.push_async_callback(store.close)
-        running = await store.leases.nodes()
-        if running:
-            names = ", ".join(node.name for node in running)
-            raise UserError(f"servers use {place} ({names}): stop them first")
-        yield store
-
-
-def _require_store(settings: Settings) -> None:
-    if settings.store == "memory":
-        raise UserError("with PROXY_STORE=memory there is no file: the store is in the server's memory")
-    if not settings.in_database and not settings.store_file.is_file():
-        raise UserError(
-            f"there is no store at {settings.store_file}: a server creates it at its first "
-            "start (PROXY_STATE_DIR)"
-        )
-
-
-def _place(settings: Settings, place: str) -> Settings:
-    store = place if "://" in place else os.path.abspath(place)
-    return settings.model_copy(update={"store": store})
-
-
 @asynccontextmanager
 async def existing_store(settings: Settings) -> AsyncIterator[Store]:
     """Opens the existing store for the `with`, and makes missing tables of a database. Raises `UserError`, also
     for a `StoreUnavailable` in the body.
     """
-    _require_store(settings)
+    require_store(settings)
     store = await open_store(settings, SystemClock())
     try:
         yield store

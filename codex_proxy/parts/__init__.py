@@ -62,6 +62,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     """Its stores that several servers may use: the class for each scheme of an address. It has the functions `open` and
     `inspect` of `SharedStore` (`codex_proxy.store.store`).
     """
+    extra: str = ""
+    """The extra of this project with the packages that its stores need."""
     old_names: Mapping[str, str] = {}
     """Old names of its settings, which the next release does not accept, each with today's: `table.key`, or
     `setting.NAME.key` for a table of several; with `*` for NAME it applies to each.
@@ -73,7 +75,10 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     for this client, and the setting that does; or None.
     """
     commands: str = ""
-    """A function of one that prints a text, which returns the part's click commands. Imported with every command."""
+    """A function of one that prints a text, and of the click option that gives a command the server's settings as
+    `settings`. It returns the part's click commands; one in a group of the core is named with it (`store copy`).
+    Imported with every command.
+    """
     serve: str = ""
     """A function of the settings, the arguments of this command and a function that prints a text, which `serve` asks:
     serves in processes of its own, and returns the exit status; or None, and this process serves.
@@ -108,6 +113,8 @@ class KnownPart(msgspec.Struct, frozen=True):
     flags: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
     """The paths below `/v1` that only the part serves, or its agents."""
+    commands: tuple[str, ...] = ()
+    fake_dialects: tuple[str, ...] = ()
 
 
 KNOWN: Final[Mapping[str, KnownPart]] = {
@@ -119,9 +126,12 @@ KNOWN: Final[Mapping[str, KnownPart]] = {
         agents=("gemini", "qwen", "opencode", "copilot", "claude-acp", "codex-acp", "acp"),
         settings=("acp", "agent_command", "agent_env", "agent_usage", "agent_unconfined"),
         flags=("agent_command", "agent_env", "agent_usage", "agent_unconfined"),
+        fake_dialects=("acp",),
     ),
     "cassettes": KnownPart(
-        settings=("cassettes",), flags=("record", "replay", "match", "pace", "scrub", "record_missing")
+        settings=("cassettes",),
+        flags=("record", "replay", "match", "pace", "scrub", "record_missing"),
+        commands=("cassettes",),
     ),
     "mcp": KnownPart(
         settings=(
@@ -132,7 +142,11 @@ KNOWN: Final[Mapping[str, KnownPart]] = {
         tools=("mcp",),
     ),
     "machines": KnownPart(
-        settings=("workers",), stores=("postgresql", "postgres"), flags=("workers",), paths=("/cluster",)
+        settings=("workers",),
+        stores=("postgresql", "postgres"),
+        flags=("workers",),
+        paths=("/cluster",),
+        commands=("store copy",),
     ),
     "upstream": KnownPart(
         agents=("openai-chat", "openai-responses"),
@@ -172,10 +186,16 @@ def absent_parts() -> Mapping[str, KnownPart]:
 
 def absent_part(kind: str, name: str) -> str:
     """Returns the part whose folder is absent, and which has the agent (`kind`: `agents`), the setting (`settings`,
-    also the name of a variable), the type of tools (`tools`), the flag (`flags`), the path (`paths`) or the scheme of
-    a store's address (`stores`); empty if there is none.
+    also the name of a variable), the type of tools (`tools`), the flag (`flags`), the path (`paths`), the command
+    (`commands`), the protocol of the fake agent (`fake_dialects`) or the scheme of a store's address (`stores`); empty
+    if there is none.
     """
     return next((part for part, known in absent_parts().items() if name in getattr(known, kind)), "")
+
+
+def shared_store() -> str:
+    """Returns the form of the address of a store that several servers may use; empty without the part that has one."""
+    return next((f"{scheme}://user:password@host/database" for part in parts() for scheme in part.stores), "")
 
 
 def agent_tables() -> dict[str, str]:

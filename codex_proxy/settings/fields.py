@@ -13,7 +13,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 from codex_proxy.admission.routes import Route
 from codex_proxy.agents.names import DEFAULT_AGENT, check_name, names
 from codex_proxy.core.turn import Sandbox
-from codex_proxy.parts import absent_part, agent_tables, declared, parts
+from codex_proxy.parts import absent_part, agent_tables, declared, parts, shared_store
 from codex_proxy.settings.old_names import OLD_NAMES
 from codex_proxy.settings.sources import SourcedSettings, default_config_file, from_variables
 from codex_proxy.settings.tables import AgentTable, TableName, WebhookTable, join_list
@@ -299,6 +299,13 @@ class CoreSettings(SourcedSettings):
     def _join_list(cls, value: Any, info: ValidationInfo) -> Any:
         return join_list(value, cls.model_fields[info.field_name or ""].description or "")
 
+    @field_validator("fake_dialect", mode="before")
+    @classmethod
+    def _fake_dialect_is_there(cls, name: Any) -> Any:
+        if part := absent_part("fake_dialects", name):
+            raise ValueError(f"{name} is a protocol of the part {part}, which is not in this installation")
+        return name
+
     @field_validator("codex_home", "workdir", "state_dir")
     @classmethod
     def _expand(cls, path: Path) -> Path:
@@ -330,10 +337,8 @@ class CoreSettings(SourcedSettings):
             return store
         if wrong and absent_part("stores", scheme):
             raise ValueError(f"{scheme}:// is {wrong}")
-        raise ValueError(
-            "choose sqlite, the path of a file (with a /), memory, off, or a URL "
-            "(postgresql://user:password@host/database)"
-        )
+        url = f", or a URL ({shared_store()})" if shared_store() else ""
+        raise ValueError(f"choose sqlite, the path of a file (with a /), memory, off{url}")
 
     @model_validator(mode="after")
     def _agent_is_known(self) -> CoreSettings:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from codex_proxy.store.checksums import checksum, item_digest
-from codex_proxy.store.copying import rows_after
 from codex_proxy.store.store import Store
-from codex_proxy.store.tables import TABLES
+from codex_proxy.store.tables import TABLES, CopiedTable, Row
 from codex_proxy.store.values import CheckResult
 
 CHECKED: Final = {
@@ -32,6 +31,15 @@ async def check(store: Store) -> CheckResult:
                     damaged.append(f"{CHECKED[table.name]} {await _id_of(row, store)}")
             rows += len(part)
     return CheckResult(rows, tuple(damaged))
+
+
+async def rows_after(source: Store, table: CopiedTable, last: Row | None) -> Sequence[Row]:
+    """Returns the next rows behind `last` (None: the first ones), `at_once` of them."""
+    if last is None:
+        return await source.rows_from(table, None, table.at_once)
+    key = last[: len(table.key)]
+    found = await source.rows_from(table, key, table.at_once + 1)
+    return [row for row in found if row[: len(key)] != key]  # `last` may have been deleted since
 
 
 def _is_sound(row: Mapping[str, Any]) -> bool:

@@ -17,6 +17,7 @@ from pydantic import AliasChoices
 
 from codex_proxy.agents.names import BUILT_IN
 from codex_proxy.agents.registry import specs
+from codex_proxy.cli import SETTINGS_OPTION
 from codex_proxy.core.passing import PASSED_PATHS
 from codex_proxy.parts import KNOWN, KnownPart, Part, own_settings_of, parts
 from codex_proxy.settings.fields import Settings
@@ -71,11 +72,18 @@ def known_of(part: Part) -> KnownPart:
         stores=tuple(part.stores),
         flags=tuple(flag.name for flag in part.flags),
         paths=PASSED_PATHS if part.name == "upstream" else paths_of(part),
+        commands=commands_of(part),
+        fake_dialects=tuple(part.fake_dialects),
     )
 
 
 def paths_of(part: Part) -> tuple[str, ...]:
     return tuple(each.path for each in pkgutil.resolve_name(part.endpoints)) if part.endpoints else ()
+
+
+def commands_of(part: Part) -> tuple[str, ...]:
+    made = pkgutil.resolve_name(part.commands)(print, SETTINGS_OPTION) if part.commands else ()
+    return tuple(each.name for each in made)
 
 
 CORE_AGENTS = {"codex-app-server", "codex-proto", "codex-exec", "fake"}
@@ -181,3 +189,15 @@ def test_what_belongs_to_an_absent_part_is_refused_with_its_name(
         option = f"--{flag.replace('_', '-')}"
         told = python(folder, "-m", "codex_proxy", "serve", option, "x")
         assert (told.returncode, expected in told.stderr, option in told.stderr) == (2, True, True)
+    for command in KNOWN[name].commands:
+        for more in (("--help",), ("one", "two", "--three=4")):
+            told = python(folder, "-m", "codex_proxy", *command.split(), *more)
+            assert (told.returncode, expected in told.stderr, command in told.stderr) == (2, True, True)
+        told = python(folder, "-m", "codex_proxy", *command.split()[:-1], "--help")
+        assert (told.returncode, f"\n  {command.split()[-1]} " in told.stdout) == (0, False)
+    for dialect in KNOWN[name].fake_dialects:
+        told = python(folder, "-m", "codex_proxy", "serve", "--agent", "fake", PROXY_FAKE_DIALECT=dialect)
+        assert (told.returncode, expected in told.stderr) == (2, True)
+    if KNOWN[name].stores:
+        told = python(folder, "-m", "codex_proxy", "keys", "list", "--store")
+        assert (told.returncode, expected in told.stderr) == (1, True)

@@ -30,7 +30,7 @@ def _chain(path: Path) -> Any:
     return folder.chain(folder.cassettes[file.name.removesuffix(SUFFIX)])
 
 
-def commands(say: Callable[..., None]) -> list[click.Command]:
+def commands(say: Callable[..., None], _settings_option: object) -> list[click.Command]:
     """Returns the group of commands. `say` prints a text."""
 
     @click.group(name="cassettes", cls=_Group, short_help="Check, show and compare recordings of turns.")

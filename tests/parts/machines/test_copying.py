@@ -9,8 +9,10 @@ import msgspec
 import pytest
 
 from codex_proxy.core.tokens import Figures
+from codex_proxy.parts.machines import store_copy
 from codex_proxy.parts.machines.postgresql.store import PostgresStore
-from codex_proxy.store import checking, copying, tables
+from codex_proxy.parts.machines.store_copy import copy
+from codex_proxy.store import checking, tables
 from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.store import Store
 from codex_proxy.store.tables import CopiedTable, Row
@@ -90,7 +92,7 @@ async def test_a_copy_has_everything_and_goes_on_as_the_first_would(
     source, target = stores
     await fill_store(source)
     told: list[tuple[str, int]] = []
-    count = await copying.copy(source, target, lambda table, copied: told.append((table, copied)))
+    count = await copy(source, target, lambda table, copied: told.append((table, copied)))
     assert dict(told)["frames"] == 1200
     assert count == sum(dict(told).values())
     assert await exported_lines(target) == await exported_lines(source)
@@ -119,7 +121,7 @@ async def test_a_copy_that_was_interrupted_goes_on_where_it_ended(
     source, target = stores
     await fill_store(source)
     small = tuple(table._replace(at_once=3 if table.name != "frames" else 500) for table in tables.TABLES)
-    monkeypatch.setattr(copying, "TABLES", small)
+    monkeypatch.setattr(store_copy, "TABLES", small)
     add_rows, left = target.add_rows, 0
 
     async def add_until_it_fails(table: CopiedTable, rows: Sequence[Row]) -> None:
@@ -134,13 +136,13 @@ async def test_a_copy_that_was_interrupted_goes_on_where_it_ended(
     while True:
         left = 600
         try:
-            await copying.copy(source, target, lambda table, copied: None)
+            await copy(source, target, lambda table, copied: None)
             break
         except StoreUnavailable:
             again += 1
     assert again == 2
     assert await exported_lines(target) == await exported_lines(source)
-    assert await copying.copy(source, target, lambda table, copied: None) == 0
+    assert await copy(source, target, lambda table, copied: None) == 0
 
 
 async def test_a_target_with_data_of_its_own_is_left_as_it_is(stores: tuple[Store, Store]) -> None:
@@ -149,5 +151,5 @@ async def test_a_target_with_data_of_its_own_is_left_as_it_is(stores: tuple[Stor
     await turn(target, "own")
     before = await exported_lines(target)
     with pytest.raises(StoreRefused, match="not of the source"):
-        await copying.copy(source, target, lambda table, copied: None)
+        await copy(source, target, lambda table, copied: None)
     assert await exported_lines(target) == before
