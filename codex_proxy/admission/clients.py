@@ -118,7 +118,7 @@ def model_not_allowed(model: str, field: str = "model") -> Fault:
 
 
 class Clients:
-    """`everybody` is the client of requests without a key, or with a key without limits."""
+    """The clients by their keys. `everybody` is the client of requests without a key, or with a key without limits."""
 
     def __init__(self, keys: KeySource, everybody: Client) -> None:
         self._source = keys
@@ -141,6 +141,7 @@ class Clients:
         return self._source.current()
 
     def is_valid(self, digest: str) -> bool:
+        """Whether a key with this SHA-256 `digest` is valid now."""
         return self._source.current().by_digest(digest) is not None
 
     def by_digest(self, digest: str | None) -> Client:
@@ -298,7 +299,9 @@ OnLost: TypeAlias = Callable[[Failure], None]
 
 
 class HeldRights:
-    """The rights on which something depends that goes on."""
+    """The rights of keys on which something that goes on depends, such as a long answer or a turn in the background:
+    who holds one learns that it is lost.
+    """
 
     def __init__(self, clients: Clients) -> None:
         self._clients = clients

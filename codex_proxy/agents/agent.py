@@ -137,7 +137,9 @@ class AgentBase:
 
 
 class AgentInFront(ABC):
-    """An agent that leaves to another one, if that is there, what a subclass does not override."""
+    """An agent that forwards to another agent everything that a subclass does not override. While there is no other
+    agent, the answers are empty.
+    """
 
     members: Mapping[str, Agent] = {}
 

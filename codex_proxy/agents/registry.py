@@ -113,8 +113,8 @@ def load_plugin(reference: str, *, source: str, wanted: str | None, in_part: boo
 
 
 def plugin_part(reference: str) -> Part | None:
-    """Returns the part that a plugin is, if it is one. That of a plugin that cannot be imported is none: who makes its
-    agent is told why.
+    """Returns the `Part` that the plugin `reference` names. None if it names something else, or cannot be imported:
+    the reason is raised when its agent is made.
     """
     try:
         found = pkgutil.resolve_name(reference)

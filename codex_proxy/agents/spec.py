@@ -120,7 +120,9 @@ def child_limits(settings: Settings) -> ChildLimits:
 
 
 def later(function: str, *first: Any) -> Callable[[AgentContext], Awaitable[Any]]:
-    """Returns a function that imports `module:function` when it is called, and passes it `first` and the context."""
+    """Returns a coroutine function of an `AgentContext`: when called, it imports `function` (`module:function`), and
+    calls that with the arguments `first` and the context.
+    """
 
     async def call(context: AgentContext) -> Any:
         return await pkgutil.resolve_name(function)(*first, context)

@@ -87,7 +87,9 @@ class ServerPart:
 
 
 class ServerParts:
-    """Parts are None before the start, and if no setting wants them."""
+    """What a server consists of: settings, agent, store, and what else is made from the settings. An attribute is None
+    before the start, and if no setting wants it.
+    """
 
     def __init__(
         self,

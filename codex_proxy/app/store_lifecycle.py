@@ -18,7 +18,7 @@ from codex_proxy.core.keys import Key
 from codex_proxy.core.own_errors import repeat
 from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySettings
 from codex_proxy.parts import parts
-from codex_proxy.settings.fields import Settings, absent_store
+from codex_proxy.settings.fields import Settings, store_scheme_fault
 from codex_proxy.store.lock import StoreLock, check_lock
 from codex_proxy.store.retention import JUMP_SECONDS, AgeClock
 from codex_proxy.store.store import SharedStore, Store, StoreOptions
@@ -155,7 +155,7 @@ def _class_of(address: str) -> SharedStore:
                     f"`pip install 'codex-openai-proxy[{part.extra}]'`, or set PROXY_STORE=sqlite"
                 ) from error
             return found
-    raise UserError(f"{scheme}:// is {absent_store(scheme)}")
+    raise UserError(f"{scheme}:// is {store_scheme_fault(scheme)}")
 
 
 async def inspect_store(settings: Settings, *, in_use: bool = False) -> tuple[Key, ...]:

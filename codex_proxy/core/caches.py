@@ -57,7 +57,9 @@ class LruCache(Generic[K, V]):
 
 
 def subtract(counts: Counter[str], owner: str, by: int = 1) -> None:
-    """Subtracts from an owner's count. One that has become 0 is removed, so that owners who are gone leave nothing."""
+    """Subtracts `by` from an owner's count. A count that has become 0 is removed, so that nothing is kept of owners
+    without entries.
+    """
     counts[owner] -= by
     if not counts[owner]:
         del counts[owner]

@@ -20,8 +20,8 @@ _OBJECT: Final = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*"')
 
 
 def value_of(data: bytes, *, halves_in: frozenset[str] = frozenset()) -> Any:
-    """Returns the value of JSON, with U+FFFD for halves of surrogate pairs but in the fields `halves_in`; None if it is
-    no JSON, or costs too much.
+    """Returns the value of a JSON text. Halves of surrogate pairs become U+FFFD, except in the fields named in
+    `halves_in`. None: the text is no JSON, or costs too much to read.
     """
     if is_too_costly(data):
         return None
@@ -59,8 +59,8 @@ def without_halves(data: bytes) -> bytes:
 
 
 def is_torn(data: bytes) -> bool:
-    """Whether a line is a JSON object that breaks off: of a protocol, unlike other text that a program prints, which
-    seldom begins so.
+    """Whether a line is the beginning of a JSON object whose rest is missing. Such a line belongs to a protocol: other
+    text that a program prints seldom begins like that.
     """
     return _OBJECT.match(data) is not None and not is_too_costly(data) and value_of(data) is None
 

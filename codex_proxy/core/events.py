@@ -134,8 +134,8 @@ class TurnStarted(_Event, tag="turn_started", frozen=True, gc=False):
 
 
 class TurnEnded(_Event, tag="turn_ended", frozen=True):
-    """The end of a turn. `stop` is a `Stop` or a provider's own reason; `choice_stops` has the `stop` of each
-    choice for which it differs; `trigger` is the agent's last message.
+    """The end of a turn. `stop` is a `Stop` or a provider's own reason; `choice_stops` has the `stop` of each choice
+    for which it differs; `trigger` is the type of the agent's message that ended the turn.
     """
 
     stop: str
@@ -150,7 +150,7 @@ class TurnEnded(_Event, tag="turn_ended", frozen=True):
 
     @classmethod
     def with_failure(cls, failure: Failure) -> TurnEnded:
-        """Returns the end of a turn that has failed, for another reason than the agent's last message."""
+        """Returns the end of a turn that has failed, for a reason other than the agent's message that ended it."""
         return cls(Stop.FAILED, "provider", failure)
 
 

@@ -67,7 +67,7 @@ class KeySet(msgspec.Struct, frozen=True):
     """Whether requests need a key, also after the last was removed."""
 
     def by_digest(self, digest: str) -> Key | None:
-        """Returns the key with this digest in a time that does not depend on it."""
+        """Returns the key with this digest, or None. Compares in constant time."""
         found = None
         # All digests are compared, so that the time reveals no part of a valid one.
         for key in self.keys:

@@ -109,7 +109,9 @@ _MAX_TOKENS: Final = 2_700
 
 
 def url_tokens(url: str) -> int:
-    """Returns the same as `image_tokens` for a data URL; for another URL, the most."""
+    """Returns an upper bound of the tokens of an image: for a data URL that of `image_tokens`, for any other URL the
+    largest that an image can have.
+    """
     return image_tokens(url.partition(";base64,")[2])
 
 

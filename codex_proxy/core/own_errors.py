@@ -27,13 +27,15 @@ R = TypeVar("R")
 
 
 def break_off_on_error(broken: Breakable) -> None:
-    """Logs the exception that is handled now, and breaks off what it belongs to."""
+    """Logs the exception that is being handled, and calls `break_off` of the object in whose work it was raised."""
     log.exception("turn_internal_error")
     broken.break_off()
 
 
 def breaks_off(method: Callable[Concatenate[B, P], R]) -> Callable[Concatenate[B, P], R]:
-    """Makes an exception in a method or coroutine that returns None break its object off instead of being raised."""
+    """Decorates a method or coroutine that returns None: an exception in it is logged, and calls the object's
+    `break_off`, instead of being raised.
+    """
     plain: Callable[..., Any] = method
 
     @wraps(method)
@@ -63,8 +65,8 @@ def release_all(*releases: Callable[[], object]) -> None:
 
 
 def result_of(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> tuple[R] | None:
-    """Returns the result of what only looks on, such as an observer of a turn, in a tuple; None if it has raised, which
-    is logged.
+    """Calls `work`, which only observes (an observer of a turn, for example), and returns its result in a tuple. An
+    exception in it is logged, and None returned.
     """
     try:
         return (work(*args, **kwargs),)

@@ -43,7 +43,9 @@ class Repetition:
         return text[len(due) :]
 
     def rest_of(self, whole: str) -> str | None:
-        """Returns the full text behind the repeated part; None if it does not begin with that."""
+        """Returns what a whole text has behind the part that the agent has repeated; None if it does not begin with
+        that part.
+        """
         return whole[self._matched :] if whole.startswith(self._sent[: self._matched]) else None
 
 
@@ -65,8 +67,8 @@ class SentItem:
         """First halves of surrogate pairs, at the end of a text, whose second half may be in the next delta."""
 
     def with_half(self, key: TextKey, text: str) -> str:
-        """Returns the characters that a delta completes: `text` behind the half that was held, without a half at its
-        end, which is held. A half that has no other becomes U+FFFD.
+        """Returns `text` behind the half of a surrogate pair that was held back before; a half at the end of `text` is
+        held back for the next delta. A half that gets no other half becomes U+FFFD.
         """
         half = self.halves.pop(key, "") if self.halves else ""
         if not half and text.isascii():

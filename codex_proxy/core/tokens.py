@@ -48,7 +48,9 @@ def estimate_tokens(text: str) -> int:
 
 
 def estimate_all(texts: Iterable[str]) -> int:
-    """Estimates the tokens of all texts. Behind `_ENOUGH` characters, texts are taken to be like those before."""
+    """Estimates the tokens of all texts together. Only the first texts, up to `_ENOUGH` characters, are counted; the
+    rest is taken to have as many tokens per character.
+    """
     tokens = counted = rest = 0
     for text in texts:
         if counted < _ENOUGH:
@@ -60,7 +62,9 @@ def estimate_all(texts: Iterable[str]) -> int:
 
 
 def pieces(text: str) -> Iterator[tuple[int, str]]:
-    """Yields the pieces with their kinds (0: any other)."""
+    """Yields the pieces into which a text is split, each behind the number of its kind, which is that of a group in
+    `_PIECE`; 0 for any other.
+    """
     return ((match.lastindex or 0, match[0]) for match in _PIECE.finditer(text))
 
 
@@ -77,7 +81,9 @@ class TokenLimit:
         """The end of the text, whose token count may still change."""
 
     def room_in(self, text: str) -> int | None:
-        """Takes the next delta. Returns None if all of it fits; else, once, how many of its characters fit."""
+        """Takes the next delta. Returns None if all of it fits into the limit; for the first that does not, how many
+        of its characters fit.
+        """
         before, counted = len(self._tail), 0
         self._tail += text
         if self._to_count:
@@ -186,7 +192,7 @@ _MAX_SHORT_RUN: Final = 3
 
 
 def max_tokens_in(text: str, known: dict[str, Piece] | None = None) -> int:
-    """Returns the bound. `known` caches the costs of pieces between calls."""
+    """Returns the upper bound of a text's tokens. `known` caches the costs of pieces between calls."""
     known = {} if known is None else known
     return math.ceil(sum(_chunk_tokens(text[at : at + _CHUNK], known) for at in range(0, len(text), _CHUNK)))
 

@@ -179,7 +179,7 @@ class OneRun:
 
 
 class SampledRuns:
-    """Several runs of a turn, as choices of one answer, which fails if one does."""
+    """Several runs of a turn, as the choices of one answer. If one fails, the answer fails."""
 
     def __init__(self, runs: list[Run]) -> None:
         self._runs = runs

@@ -212,7 +212,7 @@ class Child:
         self._finish_when_drained()
 
     def take_output(self) -> bytes:
-        """Returns what stdout holds by now, without waiting. The listener does not get it."""
+        """Reads and returns what stdout holds now, without waiting; the listener does not get these bytes."""
         return self._stdout.take_available(PIPE_BYTES)
 
     def clear_stderr(self) -> None:
@@ -221,7 +221,7 @@ class Child:
         self._stderr_tail.clear()
 
     def signal(self, signum: int) -> None:
-        """Sends a signal to the child's process group, unless it has ended or is being killed."""
+        """Sends a signal to the child's process group, unless the child has ended or is being killed."""
         if self._lifeline is not None:
             with contextlib.suppress(BrokenPipeError, BlockingIOError):
                 os.write(self._lifeline, bytes([signum]))

@@ -135,7 +135,9 @@ def launch(command: Command) -> LaunchedChild:
 
 @contextmanager
 def start_errors(program: str) -> Iterator[None]:
-    """Converts errors of the system, or of a text, to `SpawnError`."""
+    """A context in which an error of the system, or of a text that no argument can have, is raised as a `SpawnError`
+    about `program`.
+    """
     try:
         yield
     except OSError as fault:

@@ -122,8 +122,8 @@ class EventLoop(asyncio.SelectorEventLoop):
         self._complained_at = -math.inf
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Logs that connections cannot be accepted once a minute. asyncio pauses for a second, but complains for each
-        that may be waiting, a hundred times.
+        """Logs at most once a minute that connections cannot be accepted: asyncio reports the same error for each
+        connection that may be waiting, a hundred times. Other errors are handled as usual.
         """
         lack = lack_of(context.get("exception"))
         if not lack or "socket" not in context:
@@ -171,7 +171,7 @@ def kill_orphans_of(loop: asyncio.AbstractEventLoop, warden: int, code: int) -> 
 
 
 class OrphanSweep:
-    """`session` is the warden's process id."""
+    """Kills the processes that a killed warden has left. `session` is the warden's process id."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, session: int) -> None:
         self._loop = loop

@@ -237,7 +237,7 @@ class SpawnerProcess:
 
 
 class Spawner:
-    """Starts the children of an event loop."""
+    """Starts child processes by a spawner process. An event loop has at most one, which all servers on it share."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -333,8 +333,9 @@ async def end_for_another(
     *,
     epoch: int | None = None,
 ) -> None:
-    """Ends a response whose server is another one, or is lost: with this end in the log of its stream, and with what it
-    has said. `object` is the final one of a response without a log. Raises `StoreError`.
+    """Ends a background response that another server runs, or none any more: `ended` becomes the end of its stored
+    log, and what that log shows the final object. `object`: the final object of a response without a log. Raises
+    `StoreError`.
     """
     id = object["id"]
     log = StoredLog(store, owner, id)

@@ -266,7 +266,7 @@ class IdleSessions:
             if new is None:
                 continue
             outputs = (item.parts for item in new if isinstance(item, HistoryOutput))
-            if not all(map(kept.session.takes_whole, outputs)):
+            if not all(map(kept.session.takes_uncut, outputs)):
                 self._drop(kept.session)  # in a new session they are part of the prompt, uncut
                 continue
             del self._kept[id(kept.session)]

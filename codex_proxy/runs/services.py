@@ -235,7 +235,9 @@ async def with_call_ids(turn: Turn, memory: StepMemory) -> Turn:
 def call_id_entry(
     turn: Turn, said: Sequence[HistoryMessage], calls: Sequence[HistoryCall]
 ) -> dict[bytes, bytes]:
-    """Returns the step memory's entry for the ids of the calls that follow the turn and `said` in its answer."""
+    """Returns what the step memory keeps to find the ids of `calls` again: the calls that follow the turn's history
+    and the messages `said` in its answer.
+    """
     *_, key = _steps_of((*turn.history, *said, *calls))
     return {key: msgspec.json.encode([call.call_id for call in calls])}
 

@@ -24,8 +24,8 @@ else:
     FakeDialect = Literal[("proto", "app-server", *(name for part in parts() for name in part.fake_dialects))]
 
 
-def absent_store(scheme: str) -> str:
-    """Returns what is wrong with a scheme of a store's address; empty if a part has it."""
+def store_scheme_fault(scheme: str) -> str:
+    """Returns why no part has a store for addresses with this scheme, as the end of a sentence; empty if one has."""
     if any(scheme in part.stores for part in parts()):
         return ""
     part = absent_part("stores", scheme)
@@ -44,8 +44,8 @@ def _codex_home() -> Path:
 
 
 class CoreSettings(SourcedSettings):
-    """A setting is read from the variable `PROXY_<NAME>`, a table's key from `PROXY_<TABLE>_<KEY>`, unless its field
-    names others.
+    """The settings of the core. A setting is read from the variable `PROXY_<NAME>`, a table's key from
+    `PROXY_<TABLE>_<KEY>`, unless its field names others.
     """
 
     # Where it listens, and who may come in.
@@ -332,7 +332,7 @@ class CoreSettings(SourcedSettings):
     def _store_is_known(cls, store: str) -> str:
         is_path = "/" in store and ":" not in store.partition("/")[0]
         scheme, is_url, _ = store.partition("://")
-        wrong = absent_store(scheme) if is_url else ""
+        wrong = store_scheme_fault(scheme) if is_url else ""
         if store in ("sqlite", "memory", "off") or is_path or (is_url and not wrong):
             return store
         if wrong and absent_part("stores", scheme):

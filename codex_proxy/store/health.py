@@ -27,7 +27,9 @@ ANSWER_SECONDS: Final = 2.0
 
 
 class WriteCheck:
-    """Simultaneous callers share one check."""
+    """Tells whether the store can be written, by a write that is made at most every few seconds. Simultaneous callers
+    share one check.
+    """
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store

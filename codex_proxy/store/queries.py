@@ -1,5 +1,6 @@
 """The statements that read, in the SQL that SQLite and PostgreSQL share, and the conversions of their rows.
 
+Most functions return a `Query`: what their docstrings say of a result, and of errors, is of the query when it is run.
 `@` stands before the name of a table and `?1` for the first value; `SqlDialect.write` replaces both.
 """
 
@@ -410,7 +411,9 @@ RESPONSES: Final[Query[int]] = Query("SELECT count(*) FROM @responses", (), lamb
 
 
 def older_kind(dialect: SqlDialect, before: float) -> Query[Removed]:
-    """Returns the kind of the oldest object from before `before` that may be removed."""
+    """Returns the kind, response or conversation, of the object that is the oldest that may be removed, from before
+    `before` (seconds since 1970).
+    """
     sql = f"""
 SELECT (SELECT min(created) FROM @responses WHERE {dialect.ended} AND NOT deleted AND created <= ?1),
     (SELECT min(touched) FROM @conversations WHERE NOT deleted AND touched <= ?1)"""

@@ -51,9 +51,9 @@ class _Text(msgspec.Struct, frozen=True):
 
 
 class OutputCheck:
-    """`second_try`: a wrong answer fails the turn; otherwise it sets `wrong`. `streams`: the provider enforces an
-    object's schema, so an answer that begins with `{` passes at once. `in_strict_form`: whether the answer has
-    placeholders.
+    """Checks the answer of one attempt against its schema. `second_try`: a wrong answer fails the turn; otherwise it
+    sets `wrong`. `streams`: the provider enforces an object's schema, so an answer that begins with `{` passes at
+    once. `in_strict_form`: whether the answer has placeholders.
     """
 
     def __init__(

@@ -41,7 +41,9 @@ _UNCHECKED: Final = {
 
 
 class SchemaChecks:
-    """A check is made once: its result is kept."""
+    """Checks schemas, and texts against them: quick checks at once, others in a worker process. A check is made once:
+    its result is kept.
+    """
 
     def __init__(self) -> None:
         self._known: LruCache[bytes, Verdict] = LruCache(MAX_KNOWN)

@@ -11,7 +11,7 @@ from codex_proxy.agents.codex.catalog import (
     CatalogError,
     plain_catalog,
     published_models,
-    with_own_settings,
+    with_user_settings,
 )
 from codex_proxy.agents.codex.program import Version, version_from
 from codex_proxy.agents.codex.shadow_home import (
@@ -118,7 +118,7 @@ class TestCatalog:
         bundled = published_models(
             {"models": [entry(slug="hidden", visibility="hide", priority=0), *entries]}
         )
-        models = with_own_settings(bundled, configured, "flex")
+        models = with_user_settings(bundled, configured, "flex")
         assert [model.id for model in models if model.serves_unnamed] == [own]
         assert {model.id for model in models} == {"hidden", *places, own}
         added = [model for model in models if model.id == "mine"]

@@ -41,9 +41,9 @@ class Answering(WordDialect):
 )
 def test_the_size_of_an_output_is_that_of_its_bytes(text: str, whole: bool) -> None:
     session = AgentSession(TURN, Answering(), WordTransport())
-    assert session.takes_whole((TextPart(text),)), "an agent without a limit"
+    assert session.takes_uncut((TextPart(text),)), "an agent without a limit"
     session.max_output = 100
-    assert session.takes_whole((ImagePart("data:," + "x" * 500), TextPart(text))) == whole
+    assert session.takes_uncut((ImagePart("data:," + "x" * 500), TextPart(text))) == whole
 
 
 def test_the_output_of_a_tool_of_the_servers_own_is_replaced_by_one_that_says_why() -> None:

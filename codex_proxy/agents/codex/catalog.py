@@ -91,9 +91,9 @@ def _priority(entry: dict[str, Any]) -> int:
     return entry["priority"] if isinstance(entry.get("priority"), int) else 0
 
 
-def with_own_settings(models: Sequence[AgentModel], own: str | None, tier: str) -> tuple[AgentModel, ...]:
-    """Applies the model of config.toml (`own`; None: not set), which is added if it is unknown, and its service
-    tier.
+def with_user_settings(models: Sequence[AgentModel], own: str | None, tier: str) -> tuple[AgentModel, ...]:
+    """Returns the models with those settings of the user's config.toml: its model (`own`; None: not set), which is
+    added if the list lacks it, and its service `tier`.
     """
     if own is not None and all(model.id != own for model in models):
         unknown = AgentModel(id=own, service_tiers=(PASSED_TIER,), verbosity=False, hidden=True)

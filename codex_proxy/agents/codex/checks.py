@@ -96,7 +96,9 @@ def version_check(version: Version) -> Check:
 
 
 def protocol_check(protocol: CodexProtocol) -> Check:
-    """Returns a check: `failed` if the release cannot be driven, `warning` if it lacks something."""
+    """Returns the check whether this server can use the protocol of the installed Codex: `failed` if it cannot,
+    `warning` if features are missing.
+    """
     if protocol.fault:
         return failed_check("protocol", protocol.fault)
     checking = CheckBuilder("protocol", agent=protocol.agent)
@@ -142,7 +144,9 @@ def _is_script(path: str) -> bool:
 async def sign_in_and_sandbox_checks(
     program: str, agent: CodexAgentName, context: AgentContext
 ) -> list[Check]:
-    """Returns the checks; without app-server only of the sign-in's file."""
+    """Returns the checks of the sign-in and the sandbox. For a release without app-server there is only that of the
+    sign-in's file.
+    """
     settings, environ = context.settings, context.environ
     if "codex_home" in settings.model_fields_set and not settings.codex_home.is_dir():
         return [

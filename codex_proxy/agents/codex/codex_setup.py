@@ -45,7 +45,9 @@ def codex_program(context: AgentContext) -> str:
 
 
 def codex_paths(context: AgentContext) -> CodexPaths:
-    """Returns the paths, and creates the state folder. Raises `NoAgentError`, `Fault` or `OSError`."""
+    """Returns the paths of Codex's program, homes and folders, and creates the state folder. Raises `NoAgentError`,
+    `Fault` or `OSError`.
+    """
     program, settings = codex_program(context), context.settings
     make_folder(context.state_dir)
     user = user_config(settings.codex_home)

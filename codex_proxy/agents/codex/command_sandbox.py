@@ -81,7 +81,9 @@ log = structlog.get_logger(__name__)
 
 
 class ConfinedReads:
-    """Gives such turns a permission profile. Asks Codex once whether it can limit reading, and again after a no."""
+    """Gives agent turns that must not read protected paths a permission profile. Asks Codex once whether it can limit
+    reading; after a no, asks again for the next turn.
+    """
 
     def __init__(self, program: str, profiles: Profiles, environment: Mapping[str, str]) -> None:
         self._profiles = profiles

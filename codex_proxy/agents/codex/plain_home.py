@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from codex_proxy.agents.codex.catalog import CatalogError, plain_catalog, published_models, with_own_settings
+from codex_proxy.agents.codex.catalog import CatalogError, plain_catalog, published_models, with_user_settings
 from codex_proxy.agents.codex.program import Version, output_of
 from codex_proxy.agents.codex.shadow_home import (
     LINKED_FILES,
@@ -99,7 +99,7 @@ async def make_plain_home(
             command = (paths.program, "debug", "models", "--bundled")
             bundled = await output_of(command, {**base, "CODEX_HOME": home})
     try:
-        models = with_own_settings(published_models(bundled), user.model, user.provider.service_tier)
+        models = with_user_settings(published_models(bundled), user.model, user.provider.service_tier)
         patched = plain_catalog(bundled, extra_slugs=[model.id for model in models], lite=lite)
     except CatalogError as error:
         bundled_file.unlink(missing_ok=True)

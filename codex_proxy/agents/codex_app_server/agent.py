@@ -108,7 +108,9 @@ MODES: tuple[Mode, ...] = ("model", "agent")
 
 
 class AppServerProcesses(msgspec.Struct, frozen=True):
-    """How the processes start, and what is known of them before."""
+    """How to start the processes of `codex app-server`, and what was found out about this Codex before the first of
+    them starts.
+    """
 
     name: str
     version: str
@@ -135,8 +137,8 @@ class AppServerProcesses(msgspec.Struct, frozen=True):
 
 
 class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
-    """`start` starts the processes of plain-model turns if `warm_plain`, else of agent turns. `limits` say whether a
-    process serves many turns, or one.
+    """The agent `codex-app-server`. `start` starts the processes of plain-model turns if `warm_plain`, else of agent
+    turns. `limits` say whether a process serves many turns, or one.
     """
 
     def __init__(self, processes: AppServerProcesses, limits: PoolLimits, *, warm_plain: bool) -> None:

@@ -46,7 +46,9 @@ class _StoredCheck(msgspec.Struct, frozen=True):
 
 
 async def check_binary(program: str, state: str, environment: Mapping[str, str]) -> BinaryCheck:
-    """Returns the stored check, or runs the binary and stores one. Raises `Fault` or `OSError`."""
+    """Returns what the binary supports: the stored check of this binary or, if there is none, that of a run of it,
+    which is then stored. Raises `Fault` or `OSError`.
+    """
     kept = _read(program, state)
     return kept if kept is not None else await _ask_and_store(program, state, environment)
 

@@ -18,7 +18,7 @@ from codex_proxy.agents.codex_app_server.wire import (
     ThreadStartResult,
     count_requests,
     decode,
-    decode_expected,
+    decode_strictly,
     notification,
     refusal,
     request,
@@ -112,11 +112,11 @@ class AppServerConnection:
         return request(INITIALIZE, "initialize", initialize_params(CLIENT_NAME, __version__))
 
     def account_request(self) -> bytes:
-        """Returns the question who is signed in. The answer sets `signed_in`."""
+        """Returns the line that asks who is signed in. The answer sets `signed_in`."""
         return request(ACCOUNT, "account/read", {})
 
     def limits_request(self) -> bytes:
-        """Returns the request of the account's limits. The answer is in `ReceivedMessages.limits`."""
+        """Returns the line that asks for the account's limits. The answer is in `ReceivedMessages.limits`."""
         return request(LIMITS, "account/rateLimits/read", None)
 
     # --- channels -------------------------------------------------------------------------------
@@ -166,7 +166,9 @@ class AppServerConnection:
     # --- received messages ----------------------------------------------------------------------
 
     def receive(self, lines: Sequence[bytes]) -> ReceivedMessages:
-        """Sorts messages by channel. Refuses requests of no channel."""
+        """Decodes lines and sorts their messages by channel. The result also has bytes to write: refusals of requests
+        that belong to no channel, and writes that were held.
+        """
         by_channel: dict[int, list[Message]] = {}
         writes: list[bytes] = []
         lost = ""
@@ -175,7 +177,7 @@ class AppServerConnection:
         same: list[Message] = []
         for line in divided(lines):
             try:
-                message = decode_expected(line) if len(line) <= LONG_JSON else decode(line)
+                message = decode_strictly(line) if len(line) <= LONG_JSON else decode(line)
             except UNREADABLE:
                 message = decode(line)
             if message is None:

@@ -100,8 +100,8 @@ ITEMS_OF_DELTAS: Final = {MESSAGE: items.Message, REASONING: items.Reasoning}
 
 
 class ItemReader:
-    """An item is known by its id and type. A message with an unknown id is about the newest open item of its type: some
-    releases name an item anew. The caller empties `events`.
+    """Converts notifications about a thread's items to `events`, which the caller empties. An item is known by its id
+    and type. A message with an unknown id is about the newest open item of its type: some releases name an item anew.
     """
 
     def __init__(self) -> None:
@@ -132,11 +132,13 @@ class ItemReader:
         self.ran_commands = False
 
     def discard_for_retry(self) -> None:
-        """Forgets the open items: Codex never completes them."""
+        """Forgets the open items: Codex repeats its model call, and never completes them."""
         self.open_items.clear()
 
     def message_of(self, id: str | None) -> str:
-        """Returns the message of a delta; empty for a delta of an ended one."""
+        """Returns the id of the open message to which a delta with this item id belongs, and opens one if there is
+        none. Empty for a delta of a message that has ended.
+        """
         return self._item_of_delta(id or "", MESSAGE)
 
     def _item_of_delta(self, id: str, type: str) -> str:

@@ -108,7 +108,7 @@ UNREADABLE_LINE = RpcError(0, "the agent's line breaks off")
 """The error of a notification that cannot be read whole."""
 
 _decoder = msgspec.json.Decoder(Message)
-decode_expected = _decoder.decode
+decode_strictly = _decoder.decode
 """Decodes a usual message. Raises `UNREADABLE`; `decode` may then read parts."""
 
 _LOOSE_DECODERS: tuple[msgspec.json.Decoder[_AddressedMessage | _Envelope], ...] = (

@@ -58,7 +58,7 @@ class AgentTables(Protocol):
     """Tables of a part (`Part.agent_tables`), each of which is an agent."""
 
     def is_single(self, settings: Settings) -> bool:
-        """Whether they are of the server's only agent, whose models have no prefix."""
+        """Whether these tables declare the server's only agent, whose models have no prefix."""
 
     def agents(self, settings: Settings) -> dict[str, ConfiguredAgent]:
         """Returns the agents by the names of their tables; a single one's is empty. Raises `NoAgentError`."""
@@ -136,7 +136,7 @@ def plugin_references(settings: Settings) -> tuple[str, ...]:
 
 
 def plugin_parts(settings: Settings) -> tuple[Part, ...]:
-    """Returns the parts that the plugins of the settings are."""
+    """Returns the parts that the settings name as plugins."""
     found = map(registry.plugin_part, dict.fromkeys(plugin_references(settings)))
     return tuple(part for part in found if part is not None)
 

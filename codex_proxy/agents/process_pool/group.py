@@ -102,7 +102,7 @@ class ProcessGroup(Generic[K, P]):
         return len(self.spares) if self.limits.serves_once else self.limits.min_processes
 
     def infos(self, now: float) -> list[ProcessInfo]:
-        """Returns what the plan decides by."""
+        """Returns a `ProcessInfo` of each process, from which `plan` decides."""
         return [
             ProcessInfo(
                 each.number,
@@ -117,9 +117,9 @@ class ProcessGroup(Generic[K, P]):
             if each.state is not ProcessState.READY or not each.process.is_taken
         ]
 
-    def drain_worn(self) -> None:
-        """Drains processes on which turns have left others running, which the warden then ends, and those that only
-        keep a session and use too much memory.
+    def drain_unfit(self) -> None:
+        """Gives no more turns to processes on which turns have left other programs running (the warden ends these with
+        the process), and to processes that only keep a session and use more memory than the limit.
         """
         limit = self.limits.max_memory
         for each in self.entries.values():

@@ -55,9 +55,9 @@ class _UnusedTransport:
 
 
 class ProcessPool(Generic[K, P]):
-    """`new_process` creates a process's object; `start_process` starts it, or raises `Fault`. `limits` returns the
-    limits for a key. At most `max_idle` processes are kept without a running turn (None: any number). `sign_in_file`
-    changes when somebody signs in; empty if none is known.
+    """The processes of one agent, by key. `new_process` creates a process's object; `start_process` starts it, or
+    raises `Fault`. `limits` returns the limits for a key. At most `max_idle` processes are kept without a running turn
+    (None: any number). `sign_in_file` changes when somebody signs in; empty if none is known.
     """
 
     def __init__(
@@ -344,7 +344,7 @@ class ProcessPool(Generic[K, P]):
         self._timer = None
         self._measure_memory()
         for key, group in list(self._groups.items()):
-            group.drain_worn()
+            group.drain_unfit()
             self._on_change(group)
             if group.is_unused(self.now()):
                 del self._groups[key]

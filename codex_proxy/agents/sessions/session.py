@@ -164,11 +164,12 @@ class AgentSession:
 
     def answer(self, request_id: str, reply: Reply) -> None:
         """Answers a request. An output that the agent would cut is replaced by a failed one that says so."""
-        if isinstance(reply, ToolReply) and not self.takes_whole(reply.parts):
+        if isinstance(reply, ToolReply) and not self.takes_uncut(reply.parts):
             reply = ToolReply((TextPart(TOO_LARGE.format(self.max_output)),), success=False)
         self._do(self._dialect.answer, request_id, reply)
 
-    def takes_whole(self, output: Sequence[Part]) -> bool:
+    def takes_uncut(self, output: Sequence[Part]) -> bool:
+        """Whether the agent takes this output of a tool without cutting it."""
         most = self.max_output
         return most is None or all(
             4 * len(part.text) <= most or len(part.text.encode("utf-8", "surrogatepass")) <= most
@@ -196,8 +197,8 @@ class AgentSession:
 
     @breaks_off
     def close(self) -> None:
-        """Ends the session: a child of it alone is released at once, another when the agent has finished, or after
-        `FINISH_SECONDS`.
+        """Ends the session, and interrupts its turn. A child that serves only this session is released at once; one
+        with other sessions when the agent has ended the turn, or after `FINISH_SECONDS`.
         """
         if self._closing:
             return
@@ -369,8 +370,8 @@ def _clean(lines: list[bytes]) -> list[bytes]:
 
 
 def rest_of(framer: LineFramer | ChunkFramer, exit: Exit) -> list[bytes]:
-    """Returns the line without an end that a child has printed last, if any; not of one that died in the middle of it,
-    whose death is the fault that the client should hear of.
+    """Returns the last line of a child's output, if it has no line end. Nothing if the child failed in the middle of a
+    line: its exit is then the error that the client gets.
     """
     rest = framer.close()
     return [] if rest is None or (exit.code != 0 and is_torn(rest)) else [rest]

@@ -152,7 +152,7 @@ class ChannelRequests(Generic[Id, M]):
         return bool(self._handlers)
 
     def send(self, method: str, params: dict[str, Any], on_answer: Callable[[M], None] | None = None) -> None:
-        """`on_answer` None: nothing waits for the answer."""
+        """Appends a request to the bytes to write. `on_answer` gets the answer; None: the answer is ignored."""
         self._writes.append(self._encode(self.expect(on_answer), method, params))
 
     def expect(self, on_answer: Callable[[M], None] | None) -> Id:

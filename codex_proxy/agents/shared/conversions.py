@@ -59,7 +59,9 @@ class NamedSchema(msgspec.Struct, frozen=True):
 
 
 def schema_words(schema: bytes | msgspec.Raw) -> str:
-    """Returns what tells a model a schema that its server does not take."""
+    """Returns an instruction that tells the model to answer by this schema, for a model server that accepts no
+    schemas.
+    """
     return "Answer with JSON alone, that matches this JSON schema: " + bytes(schema).decode()
 
 

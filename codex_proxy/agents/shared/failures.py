@@ -236,7 +236,9 @@ def failure_from_text(
 
 
 def retrying_event(failure: Failure, status: int | None) -> Retrying:
-    """Returns the event. Leaves out a failure of the kind UPSTREAM_ERROR without a status: it is only a guess."""
+    """Returns the event for a failure after which the agent tries again. Leaves out a failure of the kind
+    UPSTREAM_ERROR without a status: it is only a guess.
+    """
     told = failure.kind is not K.UPSTREAM_ERROR or status is not None
     return Retrying(failure.message, status, failure if told else None)
 

@@ -82,8 +82,8 @@ def divided(lines: Sequence[bytes]) -> Sequence[bytes]:
 
 
 def decode_part(json: bytes | msgspec.Raw, type: type[T], *, loosely: bool = False) -> T:
-    """Decodes a line, or a raw field of one, as `decode_line` does; with `loosely` as `decode_loosely` does what it
-    could not decode else. Raises `UnreadableError`, also if that would cost too much.
+    """Decodes a line, or a raw field of one, as the type `type`. `loosely`: fields of an unexpected type count as
+    missing. Raises `UnreadableError`, also for JSON that would cost too much.
     """
     data = bytes(json)
     if is_too_costly(data):

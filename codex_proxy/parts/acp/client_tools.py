@@ -119,8 +119,8 @@ class ClientTools:
         )
 
     def fits(self, call: Update, request: Update) -> bool:
-        """Whether a request for permission may be for this reported call of a client's tool, whose id it has: it says
-        nothing else.
+        """Whether a request for permission, which has the id of this reported call of a client's tool, may be for it:
+        kind, title, content and arguments of the request do not contradict the call.
         """
         tool = self.find_called_tool(call)
         if tool is None or _names_tool(request):

@@ -107,7 +107,7 @@ class Calls:
         """The program's ids of calls that a sub-agent has made, and whose outputs were not requested yet."""
 
     def start_turn(self, given: Iterable[str]) -> None:
-        """`given`: the ids of the calls in the conversation."""
+        """Begins a turn, and forgets the calls of the one before. `given`: the ids of the calls in the conversation."""
         self.start_step()
         self._given = dict.fromkeys(given, 1)
         self._apart.clear()

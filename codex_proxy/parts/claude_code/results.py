@@ -110,7 +110,7 @@ TOO_LONG: Final = "prompt_too_long"
 _LIMIT: Final = re.compile(
     r"(?:usage|session|weekly|\d-hour) limit|hit your limit|limit reached", re.IGNORECASE
 )
-TEXTS: Final = kinds_by_text(
+KINDS_BY_TEXT: Final = kinds_by_text(
     (
         r"ECONNREFUSED|ENOTFOUND|EAI_AGAIN|connection (?:refused|error)|unable to connect",
         K.UPSTREAM_UNREACHABLE,
@@ -171,4 +171,4 @@ def _kind(text: str, code: str | None, status: int | None, reason: str | None) -
     if status is not None and status >= 400:
         return STATUSES.get(status) or kind_of_status(status)
     by_default = K.REJECTED_BY_PROVIDER if code == "invalid_request" else K.UPSTREAM_ERROR
-    return kind_in(text, TEXTS) or by_default
+    return kind_in(text, KINDS_BY_TEXT) or by_default

@@ -32,7 +32,9 @@ log = structlog.get_logger(__name__)
 
 
 class WorkerMetrics:
-    """`own` returns the metrics of this worker (`number`). `supervisor`: the supervisor's process id."""
+    """Serves this worker's metrics to the other workers, and collects theirs. `own` returns the metrics of this
+    worker, whose number is `number`. `supervisor`: the supervisor's process id.
+    """
 
     def __init__(self, own: Callable[[], Awaitable[bytes]], number: int, *, supervisor: int) -> None:
         self._own = own

@@ -31,7 +31,9 @@ def text_tokens(json: bytes) -> int:
 
 
 def json_tokens(texts: Iterable[bytes]) -> int:
-    """Estimates the tokens of JSON strings, decoded. Behind `_ENOUGH` bytes they are taken to be like those before."""
+    """Estimates the tokens of JSON strings, decoded. Only the first ones, up to `_ENOUGH` bytes, are counted; the
+    others are taken to be like them.
+    """
     tokens = counted = rest = 0
     for text in texts:
         size = min(len(text), _ENOUGH - counted)
@@ -52,7 +54,9 @@ def _beginning(text: bytes, size: int) -> str:
 
 
 class TurnTokens:
-    """`trigger`: the message that reported them or ended the turn."""
+    """The tokens of a turn, for the usage in its answer: as the agent reports them, else estimated. `trigger`: the
+    type of the agent's message that reported them or ended the turn.
+    """
 
     def __init__(self) -> None:
         self.reported: Usage | None = None
@@ -93,7 +97,8 @@ class TurnTokens:
             self.trigger = trigger if trigger in _TRIGGERS else "provider"
 
     def tokens(self, *, prompt: Callable[[], int], answer: Callable[[], int]) -> Usage:
-        """Returns the turn's tokens; where calls are missing, the estimates if higher. If only the last call was
+        """Returns the turn's tokens. `prompt` and `answer` return estimates of the input and the output: they are used
+        if nothing was reported and, where they are higher, if the reports lack model calls. If only the last call was
         cut off, the input of the call before counts as its input.
         """
         if self.reported is None:
@@ -110,6 +115,9 @@ class TurnTokens:
         return self.reported
 
     def spending(self, *, prompt: Callable[[], int], answer: Callable[[], int], failed: bool) -> Spending:
+        """Returns the tokens for the usage report; none if nothing was reported and nothing was answered. `prompt` and
+        `answer` return estimates.
+        """
         if self.reported is None and not answer():
             return Spending(failed=failed)
         tokens = self.tokens(prompt=prompt, answer=answer)

@@ -76,7 +76,7 @@ class ParsedCompletion(ParsedRequest, frozen=True, kw_only=True):
 
 
 def parse(body: bytes, pdfs: PdfTexts | None = None, *, context: ParseContext) -> ParsedCompletion:
-    """`pdfs` is not used."""
+    """Parses the body of `POST /v1/completions` into a turn of one message. `pdfs` is not used."""
     request, notes = parse_as(CompletionRequest, body)
     asked = DEFAULT_NAME if request.model is None else request.model
     resolved = resolve(asked, context.catalog)

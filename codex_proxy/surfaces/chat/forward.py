@@ -88,7 +88,9 @@ def _folded_fields() -> dict[str, str]:
 
 
 def may_forward_whole(request: wire.ChatRequest, policy: ForwardPolicy, *, has_web_images: bool) -> bool:
-    """Whether `policy` allows it, and the request has neither tools nor a format, or has `forward_only_parameters`."""
+    """Whether the whole request may go to the upstream unchanged: `policy` allows it, and the request has neither
+    tools nor a format, or has `forward_only_parameters`.
+    """
     if not policy.whole or (has_web_images and not policy.web_images):
         return False
     if not policy.images and any(isinstance(part, wire.ImagePart) for part in _parts(request)):

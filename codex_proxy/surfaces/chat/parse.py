@@ -75,7 +75,9 @@ def parse(
     context: ParseContext,
     forward_policy: Callable[[str], ForwardPolicy | None] = lambda model: None,
 ) -> ParsedChat:
-    """`pdfs` None: PDFs are refused. `forward_policy` returns what may go unchanged to a model's upstream, or None."""
+    """Parses the body of `POST /v1/chat/completions`. `pdfs` None: PDFs are refused. `forward_policy` returns what may
+    go unchanged to a model's upstream, or None.
+    """
     request, notes = parse_as(ChatRequest, body)
     check_length("messages", len(request.messages), context.settings.max_items)
     refuse_contradictions(request)

@@ -162,7 +162,7 @@ class WholeBlock:
 
     @property
     def text(self) -> bytes:
-        """`input` as JSON, for counting tokens."""
+        """The `input` as a JSON string, for counting tokens."""
         return json_text(self._input or "")
 
     def whole(self) -> dict[str, Any]:

@@ -82,8 +82,8 @@ def error_event(failure: Failure, request_id: str) -> bytes:
 
 
 def prompt_too_long(failure: Failure, count_tokens: Callable[[], int], window: int | None) -> Failure:
-    """Returns `prompt is too long: N tokens > M maximum`, on which Claude Code summarises, if that is the failure.
-    `window`: the model's.
+    """Returns a failure of the kind CONTEXT_LENGTH_EXCEEDED with the message `prompt is too long: N tokens > M
+    maximum`, on which Claude Code summarises; others unchanged. `window`: the model's context window, if known.
     """
     if failure.kind is not FaultKind.CONTEXT_LENGTH_EXCEEDED:
         return failure

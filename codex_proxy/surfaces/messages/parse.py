@@ -72,7 +72,7 @@ def parse(
     identity: Callable[[Turn], str],
     takes_images: Callable[[Turn], bool] = lambda _: True,
 ) -> ParsedMessages:
-    """`identity` names a turn's agent and model, whose raw items are used."""
+    """Parses the body of `POST /v1/messages`. `identity` names a turn's agent and model, whose raw items are used."""
     request, notes = parse_as(MessagesRequest, body)
     check_length("messages", len(request.messages), context.settings.max_items)
     tools = with_tool_changes(request.tools or (), request.messages)

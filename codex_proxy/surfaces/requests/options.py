@@ -138,7 +138,7 @@ def options_as_given(request: BaseModel, api: Api) -> dict[str, Any]:
 
 
 def asked_calls(parallel: bool | None) -> frozenset[str]:
-    """Returns `ParsedRequest.asked` of a request for several calls in one answer."""
+    """Returns the value of `ParsedRequest.asked` for a request whose `parallel_tool_calls` is `parallel`."""
     return frozenset({"parallel_tool_calls"} if parallel else ())
 
 

@@ -352,7 +352,9 @@ class PassedBody(msgspec.Struct, frozen=True):
         return msgspec.json.encode({**(self.fields or {}), "model": msgspec.Raw(json_text(name))})
 
     def naming(self, name: str) -> PassedBody:
-        """Returns a body that names no model with the model `name`. Raises `Fault` for a form."""
+        """Returns this body, which names no model, with the model `name`; unchanged if that is empty. Raises `Fault`
+        for a form.
+        """
         if self.fields is None:
             raise missing_parameter("model")
         return msgspec.structs.replace(self, body=self.name_model(name), model=name) if name else self

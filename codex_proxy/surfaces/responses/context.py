@@ -120,7 +120,9 @@ class InputEstimate:
             self._kept.append(kept)
 
     def tokens_with(self, parsed: ParsedContext, items: Sequence[ItemDict]) -> int:
-        """Counts also the request's own `items`, instructions, tools and schema."""
+        """Returns the estimate of the whole input: the stored items that were added, and the request's own `items`,
+        instructions, tools and schema.
+        """
         whole, earlier = [*self._kept, *items], len(self._kept)
         if self.leaves_out_orphans:
             orphans = orphaned_outputs(whole)

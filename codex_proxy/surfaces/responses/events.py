@@ -52,7 +52,9 @@ def socket_error(failure: Failure) -> bytes:
 
 
 class ResponseEvents:
-    """Collects frames. `number`: the number of the next one."""
+    """Encodes a response's events as SSE frames, and collects these until `take`. `number`: the sequence number of the
+    next event.
+    """
 
     end = DONE
     """The bytes after the last event."""

@@ -39,7 +39,7 @@ def encode_summary(summary: str) -> str:
 
 
 def decode_summary(content: str) -> str | None:
-    """Returns the summary; None for another server's `encrypted_content`."""
+    """Decodes a summary that `encode_summary` has encoded. None: the `encrypted_content` is another server's."""
     if not content.startswith(_MARK):
         return None
     try:

@@ -1,7 +1,8 @@
 """The log of a background response's stream as rows, from which the stream is rendered anew, byte for byte. Pure.
 
-A row is `encode_row` of events. The first one has what a renderer needs besides (`Rendering`), the last one (`LAST`)
-also what it reads at the end. Only what the response shows is kept (`ResponsesRenderer.events_to_keep`).
+A row is `encode_row` of events. The first row also has the request's values that a renderer needs (`Rendering`), the
+last one (`LAST`) those that a renderer reads at the end, such as the time. Only what the response shows is kept
+(`ResponsesRenderer.events_to_keep`).
 """
 
 from __future__ import annotations

@@ -259,8 +259,8 @@ _SERVER_ITEM_KINDS: Final[dict[type[Item], str]] = {
 def output_item(
     item: Item, ids: IdSource, *, activity: str, client_names: Mapping[str, ClientName]
 ) -> OutputItem | None:
-    """Returns the output item of an item. By `activity`, the agent's actions are not sent (`off`), are lines of
-    reasoning (`summaries`), or are items (`items`).
+    """Returns the output item that shows an item of the turn to the client. By `activity`, the agent's actions are not
+    sent (`off`), are lines of reasoning (`summaries`), or are items (`items`).
     """
     called = client_names.get(item.name) if isinstance(item, ToolCall) else None
     kind = (called.call_type if called is not None else "") or _kind_of(item, activity)
@@ -320,7 +320,7 @@ def _is_running(status: str | msgspec.Raw) -> bool:
 
 
 def event_fields(json: bytes) -> _Fields:
-    """Returns the fields of an event."""
+    """Returns the fields of an event of the model server, from its JSON."""
     return _decode(json)
 
 

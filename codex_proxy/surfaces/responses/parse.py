@@ -105,7 +105,7 @@ class ParsedResponse(ParsedRequest, frozen=True, kw_only=True):
 
 
 def parse(body: bytes, pdfs: PdfTexts | None = None, *, context: ParseContext) -> ParsedResponse:
-    """`pdfs` None: PDFs are refused."""
+    """Parses the body of `POST /v1/responses`. `pdfs` None: PDFs are refused."""
     request, ignored = _parse_request(body, context.settings)
     parsed = _convert(request, context, pdfs)
     return msgspec.structs.replace(parsed, ignored=(*ignored, *parsed.ignored))

@@ -79,16 +79,16 @@ class OpenResponsesEvents(ResponseEvents):
             self._add("response.function_call_arguments.done", **whole, arguments=msgspec.Raw(part.whole()))
 
     def send_annotation_added(self, output: OutputItem, part: Part) -> None:
-        """Sends nothing."""
+        """Sends nothing: this profile has no such event."""
 
     def send_item_stage(self, output: OutputItem, stage: str) -> None:
-        """Sends nothing."""
+        """Sends nothing: this profile has no such event."""
 
     def send_item_done(self, output: OutputItem) -> None:
-        """Sends nothing."""
+        """Sends nothing: this profile has no such event."""
 
     def send_compacting(self, output: OutputItem) -> None:
-        """Sends nothing."""
+        """Sends nothing: this profile has no such event."""
 
 
 def _is_legacy(output: OutputItem) -> bool:

@@ -39,11 +39,13 @@ class HostedOffer(msgspec.Struct, frozen=True):
     given: dict[str, Any]
 
     def own_object(self) -> str:
-        """Returns a field in which the request names what the account at that server has; empty if there is none."""
+        """Returns the path of a field with the id of something that the account at the model server has, such as a
+        file or a vector store; empty if there is none.
+        """
         return next((str(place) for place, _ in fields_below(self.given, self.param, _names_own_object)), "")
 
     def models(self) -> Iterator[tuple[Place, str]]:
-        """Yields the fields that may name models, and the names."""
+        """Yields the paths of fields that may name models, and the names in them."""
         return models_below(self.given, self.param)
 
 

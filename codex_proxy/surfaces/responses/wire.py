@@ -125,7 +125,9 @@ class ContainerEnvironment(RequestModel):
 
 
 class ShellTool(RequestModel):
-    """Command lines for the client's shell. Without an `environment` they are run there, too."""
+    """A tool with which the client runs command lines in its own shell. Without an `environment` that is the client's
+    machine, too.
+    """
 
     type: Literal["shell"]
     environment: Annotated[LocalEnvironment | ContainerEnvironment, ByKind()] | None = None

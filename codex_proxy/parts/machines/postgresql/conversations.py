@@ -9,7 +9,7 @@ from typing import Final
 
 from codex_proxy.parts.machines.postgresql import writing
 from codex_proxy.parts.machines.postgresql.removal import PostgresRemoval
-from codex_proxy.parts.machines.postgresql.writing import arrays_of, check_conversation, parameters
+from codex_proxy.parts.machines.postgresql.writing import arrays_of, check_conversation, placeholders
 from codex_proxy.store.checksums import checksum
 from codex_proxy.store.queries import references_in, resolve
 from codex_proxy.store.rows import CONVERSATION, INPUT, conversation_of, encode_metadata, merge_metadata
@@ -21,7 +21,7 @@ WITH permitted AS (SELECT), conversation AS (
         (owner, id, created, touched, metadata, metadata_sum, version, next_position, items, bytes)
     VALUES ($1, $2, $3, $4, $5, $6, sign($7::integer)::integer, $7::integer, $7::integer, $8::bigint)
     RETURNING seq
-), {writing.ENTRIES.format(*parameters(9, 7))}, listed AS (
+), {writing.ENTRIES.format(*placeholders(9, 7))}, listed AS (
     INSERT INTO codex_proxy.conversation_items (conversation, position, item, item_id, visible)
     SELECT seq, position, item, item_id, visible FROM conversation, entries
 )
@@ -33,7 +33,7 @@ WITH {writing.CONVERSATION.format("$2")}, {writing.TURN.format(id="$2", epoch="$
 ), permitted AS (
     SELECT FROM checked WHERE has_conversation AND in_turn
         AND ($6::bigint IS NULL OR items <= $6) AND ($7::bigint IS NULL OR bytes <= $7)
-), {writing.ENTRIES.format(*parameters(8, 7))}, {writing.LISTED.format(new="entries", now="$3")}
+), {writing.ENTRIES.format(*placeholders(8, 7))}, {writing.LISTED.format(new="entries", now="$3")}
 SELECT * FROM checked"""
 _UPDATE: Final = f"""
 UPDATE codex_proxy.conversations SET metadata = $3, metadata_sum = $4, touched = $5

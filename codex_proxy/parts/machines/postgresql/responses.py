@@ -22,7 +22,7 @@ from codex_proxy.parts.machines.postgresql.writing import (
     TURN,
     arrays_of,
     check_conversation,
-    parameters,
+    placeholders,
 )
 from codex_proxy.store.checksums import checksum
 from codex_proxy.store.leases import FIRST_EPOCH
@@ -81,7 +81,7 @@ checked AS (
 ), streamed AS (
     INSERT INTO codex_proxy.frames (response, number, data, data_sum)
     SELECT seq, given.* FROM response, unnest($21::bigint[], $22::bytea[], $23::bigint[]) AS given
-), {ENTRIES.format(*parameters(13, 7))}, linked AS (
+), {ENTRIES.format(*placeholders(13, 7))}, linked AS (
     INSERT INTO codex_proxy.response_items (response, side, position, item, item_id, visible)
     SELECT seq, side, position, item, item_id, visible FROM response, entries
 ){"," + END_TURN.format(held="entries", new="new", now="$25") if append else ""}
@@ -130,7 +130,7 @@ checked AS (
     INSERT INTO codex_proxy.frames (response, number, data, data_sum)
     SELECT target.seq, given.* FROM target, permitted, unnest($13::bigint[], $14::bytea[], $15::bigint[]) AS given
     ON CONFLICT DO NOTHING
-), {ENTRIES.format(*parameters(16, 7))}, linked AS (
+), {ENTRIES.format(*placeholders(16, 7))}, linked AS (
     INSERT INTO codex_proxy.response_items (response, side, position, item, item_id, visible)
     SELECT seq, side, position, item, item_id, visible
     FROM target, entries, (SELECT count(*) FROM gone) AS before

@@ -20,7 +20,7 @@ from codex_proxy.parts.machines.postgresql.migration import (
 from codex_proxy.parts.machines.postgresql.removal import USED_BYTES
 from codex_proxy.parts.machines.postgresql.responses import CHAIN_OF_CHILD, PostgresResponses
 from codex_proxy.parts.machines.postgresql.team import PostgresTeam
-from codex_proxy.parts.machines.postgresql.writing import parameters
+from codex_proxy.parts.machines.postgresql.writing import placeholders
 from codex_proxy.store.retention import NOTHING_REMOVED
 from codex_proxy.store.store import StoreOptions
 from codex_proxy.store.tables import FLAGS, CopiedTable, Row
@@ -102,7 +102,7 @@ class PostgresStore(PostgresResponses, PostgresConversations, PostgresKeyedRows)
 
 
 def _insert(table: CopiedTable) -> str:
-    columns, values = ", ".join(table.columns), ", ".join(parameters(1, len(table.columns)))
+    columns, values = ", ".join(table.columns), ", ".join(placeholders(1, len(table.columns)))
     if table.name != "responses":
         return f"INSERT INTO codex_proxy.{table.name} ({columns}) VALUES ({values})"
     parent = f"${table.columns.index('parent') + 1}"

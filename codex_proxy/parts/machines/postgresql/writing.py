@@ -114,8 +114,8 @@ def arrays_of(*sides: tuple[int, Sequence[StoredItem]]) -> list[list[Any]]:
     return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(7)]
 
 
-def parameters(first: int, count: int) -> Iterable[str]:
-    """Returns the names of `count` parameters from number `first` on."""
+def placeholders(first: int, count: int) -> Iterable[str]:
+    """Returns the placeholders of `count` parameters, from number `first` on: `$1`, `$2`."""
     return (f"${number}" for number in range(first, first + count))
 
 
