@@ -92,7 +92,7 @@ class Endpoint(_Route, frozen=True, eq=False, kw_only=True):
     errors: Surface = "chat"
     """The API whose error format the endpoint uses."""
     also_anthropic: bool = False
-    """Whether clients of Anthropic's API (`replies.is_anthropic_client`) get its format."""
+    """Whether clients of Anthropic's API (`is_anthropic_client`) get its format."""
     versioned: bool = True
     """Whether the path is also served with `/v1`."""
     head: bool = True

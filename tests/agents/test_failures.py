@@ -6,6 +6,8 @@ from what the model provider did to cause them.
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from codex_proxy.agents.shared.failures import (
     CLEAR_KINDS,
     MAX_MESSAGE,
+    MESSAGES,
     VAGUE_KINDS,
     clean_text,
     failure_from_text,
@@ -254,3 +257,9 @@ def test_no_text_raises_and_no_address_gets_through(
     assert failure.message
     assert failure.retry_after is None or failure.retry_after >= 0
     stop_from_text(text)
+
+
+def test_no_message_for_every_agent_sends_the_user_to_one_agents_program() -> None:
+    assert [
+        text for text in MESSAGES.values() if re.search("codex(?!-proxy)|claude|gemini", text, re.IGNORECASE)
+    ] == []

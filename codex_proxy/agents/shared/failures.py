@@ -127,8 +127,8 @@ STATUSES: dict[int, FaultKind] = {
 """Exceptions to the rule that 4xx is the request's fault, and 5xx the provider's."""
 
 MESSAGES: dict[FaultKind, str] = {
-    K.AGENT_NOT_AUTHENTICATED: "The agent is not signed in to its model provider (run `codex login`; "
-    "`codex-proxy doctor` prints the exact command)",
+    K.AGENT_NOT_AUTHENTICATED: "The agent is not signed in to its model provider (`codex-proxy doctor` says "
+    "what to do)",
     K.AGENT_MISCONFIGURED: "The agent's configuration is not valid",
     K.AGENT_CRASHED: "The agent failed",
     K.AGENT_RATE_LIMITED: "The model provider's rate limit is reached",
