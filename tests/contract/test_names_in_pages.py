@@ -31,6 +31,7 @@ PAGES = {page.stem: page.read_text("utf-8") for page in sorted((ROOT / "docs").g
 USERS = {
     name: text for name, text in PAGES.items() if name not in DEVELOPERS and not name.startswith("migration")
 } | {name: (ROOT / f"{name}.md").read_text("utf-8") for name in ("README", "SECURITY")}
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
 SOURCE = "\n".join(path.read_text("utf-8") for path in (ROOT / "codex_proxy").rglob("*.py"))
 OTHERS_FLAGS = frozenset(
     (
@@ -105,3 +106,10 @@ def test_every_path_that_a_page_names_is_served(page: str) -> None:
         for path in re.findall(r"^(?:(?:GET|POST|DELETE|HEAD) )?(/(?:v1|api|ui)/[\w/{}.-]+)$", text)
     }
     assert {path for path in named if not any(f"{each}/".startswith(f"{path}/") for each in served)} == set()
+
+
+def test_the_modules_that_the_map_of_the_code_names_exist() -> None:
+    rows = re.findall(r"^\| `(codex_proxy\S*)`.*?\| (.*) \|$", CONTRIBUTING, re.MULTILINE)
+    named = [Path(folder, word) for folder, text in rows for word in re.findall(r"`([a-z_]+)`", text)]
+    assert Path("codex_proxy/surfaces/answers") in named
+    assert [path for path in named if not (ROOT / path).is_dir() and not (ROOT / f"{path}.py").exists()] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import sys
@@ -67,15 +68,20 @@ for line in json.loads(asked["prompt"]):
 """
 
 
+def block_of(begin: str) -> str:
+    """The code of the page that begins like this."""
+    block = re.search(rf"```python\n({begin}.*?)```", PAGE, re.DOTALL)
+    assert block is not None
+    return block[1]
+
+
 @pytest.fixture
 def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The reference of an installed plug-in with the page's dialect. Its program prints the lines of the prompt."""
-    block = re.search(r"```python\n(class JsonLinesTurn.*?)```", PAGE, re.DOTALL)
-    assert block is not None
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     command = f"PROGRAM = {(sys.executable, '-P', str(program))!r}\n"
-    (tmp_path / "guide_plugin.py").write_text(HEAD + command + block[1] + SPEC)
+    (tmp_path / "guide_plugin.py").write_text(HEAD + command + block_of("class JsonLinesTurn") + SPEC)
     monkeypatch.syspath_prepend(str(EXAMPLE))
     monkeypatch.syspath_prepend(str(tmp_path))
     yield "guide_plugin:SPEC"
@@ -101,6 +107,14 @@ def asking(*lines: object) -> dict[str, Any]:
 THOUGHT = ({"thinking": "Well"}, {"thinking": "..."}, {"text": "Hel"}, {"text": "lo"})
 
 
+def test_the_test_on_the_page_passes(plugin: str) -> None:
+    test = block_of("def test_a_thought")
+    module = vars(importlib.import_module(plugin.partition(":")[0]))
+    exec(test, module)
+    [name] = re.findall(r"def (test_\w+)", test)
+    module[name]()
+
+
 async def test_text_reasoning_and_usage_reach_the_client(client: AsyncOpenAI) -> None:
     raw = await client.chat.completions.with_raw_response.create(**asking(*THOUGHT, USAGE, {"end": "stop"}))
     answer = raw.parse()
@@ -117,6 +131,11 @@ async def test_text_and_reasoning_are_streamed(client: AsyncOpenAI) -> None:
         deltas += [choice.delta.model_dump(exclude_none=True) for choice in chunk.choices]
     assert [delta["reasoning_content"] for delta in deltas if "reasoning_content" in delta] == ["Well", "..."]
     assert [delta["content"] for delta in deltas if delta.get("content")] == ["Hel", "lo"]
+
+
+async def test_an_answer_that_was_cut_says_so(client: AsyncOpenAI) -> None:
+    answer = await client.chat.completions.create(**asking(*THOUGHT, {"end": "length"}))
+    assert answer.choices[0].finish_reason == "length"
 
 
 @pytest.mark.parametrize("ends_step", [True, False])
@@ -146,3 +165,4 @@ async def test_a_failure_of_the_program_has_its_status_and_a_sentence(
         await client.chat.completions.create(**asking(line))
     assert error.value.status_code == status
     assert told in error.value.message
+    assert "codex login" not in error.value.message

@@ -20,8 +20,8 @@ PARROTS = (
     GOOD
     + """
 from codex_proxy.agents.fake.fake_setup import make
+from codex_proxy.agent_plugin import Part
 from codex_proxy.app.server_parts import ServerPart
-from codex_proxy.parts import Part
 
 class Parrots(ServerPart):
     def banner(self):
