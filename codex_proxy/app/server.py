@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import structlog
 from aiohttp import web
@@ -16,7 +17,7 @@ from codex_proxy.agents.configured.agents import make_agent, plugin_parts
 from codex_proxy.agents.registry import call_plugin_part
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.app.application import application_of, usage_of, webhooks_of
-from codex_proxy.app.server_parts import ServerParts
+from codex_proxy.app.server_parts import ServerPart, ServerParts
 from codex_proxy.app.start_checks import check, check_has_key, close_state_folder, listen_error
 from codex_proxy.app.store_lifecycle import open_store_lifecycle, step_memory_of
 from codex_proxy.app.system import SystemClock
@@ -144,20 +145,37 @@ async def make_server(
     worker: int = 0,
 ) -> Server:
     """Returns a server that has not started yet. `environ`: None for this process's environment. `page` makes what
-    the page shows. Raises `UserError` or `Fault`.
+    the page shows. Raises `UserError` or `Fault`, and has then closed what it had made.
     """
     environ = os.environ if environ is None else environ
-    made = [make(settings, environ) for make in declared("server")]
-    made += [call_plugin_part(part, "server", settings, environ) for part in plugin_parts(settings)]
-    parts = [part for part in made if part is not None]
-    for part in parts:
-        settings = part.settings(settings)
-    check(settings, SystemClock(), environ)
-    close_state_folder(settings.state_dir)
-    context = AgentContext(settings, environ, SystemClock())
-    agent = None
-    for part in parts:
-        agent = agent or await part.agent(context)
-    agent = agent or await make_agent(context)
-    shown = page(settings, environ) if page is not None and settings.ui else None
-    return Server(settings, agent, shown, worker, parts)
+    async with contextlib.AsyncExitStack() as made:
+        parts = []
+        for part in _make_parts(settings, environ):
+            made.push_async_callback(part.close)
+            parts.append(part)
+        for part in parts:
+            settings = part.settings(settings)
+        check(settings, SystemClock(), environ)
+        close_state_folder(settings.state_dir)
+        context = AgentContext(settings, environ, SystemClock())
+        agent = None
+        for part in parts:
+            agent = agent or await part.agent(context)
+        agent = agent or await make_agent(context)
+        made.push_async_callback(agent.close)
+        shown = page(settings, environ) if page is not None and settings.ui else None
+        server = Server(settings, agent, shown, worker, parts)
+        made.pop_all()
+        return server
+
+
+def _make_parts(settings: Settings, environ: Mapping[str, str]) -> Iterator[ServerPart]:
+    """Makes what the parts of the program add to a server, one after the other."""
+    makers = [
+        *(partial(make, settings, environ) for make in declared("server")),
+        *(partial(call_plugin_part, part, "server", settings, environ) for part in plugin_parts(settings)),
+    ]
+    for make in makers:
+        part = make()
+        if part is not None:
+            yield part
