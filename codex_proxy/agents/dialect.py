@@ -141,7 +141,7 @@ class SingleTurn:
         return False
 
     def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
-        """Is never called."""
+        """Is never called: a dialect of one turn is not kept for another."""
         return NOTHING
 
     def answer(self, request_id: str, reply: Reply) -> Step:

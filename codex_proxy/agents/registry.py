@@ -67,7 +67,7 @@ def _load(line: str) -> AgentSpec:
     return spec
 
 
-NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+PLUGIN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
 
 def load_plugin(reference: str, *, source: str, wanted: str | None, in_part: bool = False) -> AgentSpec:
@@ -99,7 +99,7 @@ def load_plugin(reference: str, *, source: str, wanted: str | None, in_part: boo
             f"{source}: {reference} is not an AgentSpec (nor a Part with agents) but a value of the type "
             f"{type(spec).__name__}. docs/adding-an-agent.md describes what a plugin contains."
         )
-    if NAME.fullmatch(spec.name) is None or spec.name in names():
+    if PLUGIN_NAME.fullmatch(spec.name) is None or spec.name in names():
         raise NoAgentError(
             f"{source}: the agent of {reference} is called {spec.name!r}. Give it a name in lower-case letters that no "
             f"built-in agent has ({', '.join(names())})."

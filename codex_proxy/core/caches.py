@@ -14,7 +14,9 @@ V = TypeVar("V")
 
 
 class LruCache(Generic[K, V]):
-    """Keeps entries while the sum of their sizes is at most `most`."""
+    """A cache that removes the entries that were not used for the longest time, while the sum of sizes is above
+    `most`.
+    """
 
     def __init__(
         self,

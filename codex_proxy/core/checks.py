@@ -11,7 +11,7 @@ Fact: TypeAlias = str | int | bool | None
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """One result. `warning`: the server can start all the same."""
+    """The result of one check. The status `warning`: the server can start all the same."""
 
     name: str
     status: Status

@@ -41,7 +41,7 @@ PERMISSION_DECLINED: Final = Failure(
 
 
 class TurnSigns(msgspec.Struct):
-    """What explains an empty answer, beside the turn's items."""
+    """Signs in a turn, beside its items, that explain an empty answer."""
 
     has_asked: bool = False
     """Whether the agent has asked for a permission or for input, which is declined."""

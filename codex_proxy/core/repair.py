@@ -56,12 +56,12 @@ from codex_proxy.core.items import (
 )
 from codex_proxy.core.json_values import without_surrogates
 from codex_proxy.core.retries import (
-    ARGUMENTS,
+    ARGUMENTS_KEY,
     FIRST_HALF,
-    OUTPUT,
-    REFUSAL,
+    OUTPUT_KEY,
+    REFUSAL_KEY,
     SECOND_HALF,
-    TEXT,
+    TEXT_KEY,
     SentItem,
     SentStep,
     TextKey,
@@ -143,7 +143,7 @@ class TurnRepair:
     def texts(self) -> Iterator[str]:
         """Yields the texts, refusals and arguments that the model has written so far."""
         for held in dict.fromkeys(self._items.values()):
-            yield from (held.text(key) for key in (TEXT, REFUSAL, ARGUMENTS) if key in held.sent)
+            yield from (held.text(key) for key in (TEXT_KEY, REFUSAL_KEY, ARGUMENTS_KEY) if key in held.sent)
 
     def feed(self, events: Iterable[Event]) -> list[Event]:
         """Returns the repaired events; none once the turn has ended."""
@@ -169,7 +169,7 @@ class TurnRepair:
                 handler(self, event)
             if kind is TextDelta and self._is_plain_message(event.id):  # type: ignore[union-attr]
                 current_id = event.id  # type: ignore[union-attr]
-                sent = self._items[current_id].sent.setdefault(TEXT, [])
+                sent = self._items[current_id].sent.setdefault(TEXT_KEY, [])
             else:
                 current_id = None
             self._current = current_id, sent
@@ -353,15 +353,15 @@ class TurnRepair:
             held = self._item_for_delta(event.id, Message, Message(event.id))
             if held is None:
                 return
-        if held.whole and not self._is_text_open(held, TEXT):
+        if held.whole and not self._is_text_open(held, TEXT_KEY):
             return
-        text = held.with_half(TEXT, event.text)
+        text = held.with_half(TEXT_KEY, event.text)
         if held.repetition is not None:
             text = self._unsent_suffix(held, text)
             if self.ended:
                 return
         if text:
-            held.sent.setdefault(TEXT, []).append(text)
+            held.sent.setdefault(TEXT_KEY, []).append(text)
             same = held.id == event.id and text is event.text
             self._out.append(event if same else TextDelta(held.id, text))
 
@@ -386,12 +386,12 @@ class TurnRepair:
         if held is None:
             return
         if held.repetition is None:
-            self._send_missing_text(held, TEXT, event.text)
+            self._send_missing_text(held, TEXT_KEY, event.text)
         elif (rest := held.repetition.rest_of(event.text)) is not None:
             self._on_text_delta(TextDelta(event.id, rest))
         else:
-            self._out.append(Notice("revised_text", TEXT[0]))
-        held.whole.add(TEXT)
+            self._out.append(Notice("revised_text", TEXT_KEY[0]))
+        held.whole.add(TEXT_KEY)
 
     def _send_missing_text(self, held: SentItem, key: TextKey, whole: str) -> None:
         """Appends a delta with the unsent end of the item's full text `key`; a `Notice` if it does not begin with what
@@ -419,9 +419,9 @@ class TurnRepair:
     def _on_refusal_delta(self, event: RefusalDelta) -> None:
         held = self._item_for_delta(event.id, Message, Message(event.id))
         if held is not None and held.open:
-            text = held.with_half(REFUSAL, event.text)
+            text = held.with_half(REFUSAL_KEY, event.text)
             if text:
-                held.sent.setdefault(REFUSAL, []).append(text)
+                held.sent.setdefault(REFUSAL_KEY, []).append(text)
                 self._out.append(RefusalDelta(held.id, text))
 
     def _on_annotation_added(self, event: AnnotationAdded) -> None:
@@ -458,10 +458,10 @@ class TurnRepair:
 
     def _on_arguments_delta(self, event: ArgumentsDelta) -> None:
         held = self._item_for_delta(event.id, self._kind_of_item(event.id, CALLS), None)
-        if held is not None and event.text and self._is_text_open(held, ARGUMENTS):
-            text = held.with_half(ARGUMENTS, event.text)
+        if held is not None and event.text and self._is_text_open(held, ARGUMENTS_KEY):
+            text = held.with_half(ARGUMENTS_KEY, event.text)
             if text:
-                held.sent.setdefault(ARGUMENTS, []).append(text)
+                held.sent.setdefault(ARGUMENTS_KEY, []).append(text)
                 self._out.append(ArgumentsDelta(held.id, text))
 
     def _on_full_arguments(self, event: FullArguments) -> None:
@@ -470,11 +470,11 @@ class TurnRepair:
             return
         held = self._item_for_delta(event.id, self._kind_of_item(event.id, CALLS), None)
         if held is not None:
-            self._send_missing_text(held, ARGUMENTS, event.text)
+            self._send_missing_text(held, ARGUMENTS_KEY, event.text)
 
     def _on_output_delta(self, event: OutputDelta) -> None:
         held = self._item_for_delta(event.id, self._kind_of_item(event.id, WITH_OUTPUT), None)
-        if held is not None and (text := held.with_half(OUTPUT, event.text)):
+        if held is not None and (text := held.with_half(OUTPUT_KEY, event.text)):
             self._out.append(OutputDelta(held.id, text))
 
 
@@ -488,7 +488,7 @@ def _has_content(held: SentItem) -> bool:
     item = held.item
     if isinstance(item, CALLS) or (isinstance(item, Activity) and item.hosted):
         return True
-    return bool(held.sent.get(TEXT) or held.sent.get(REFUSAL))
+    return bool(held.sent.get(TEXT_KEY) or held.sent.get(REFUSAL_KEY))
 
 
 _DELTAS: Final[dict[str, Callable[[str, str], Event]]] = {

@@ -15,10 +15,10 @@ SECOND_HALF: Final = "\udc00"
 """The lowest halves of surrogate pairs; the first halves are between them."""
 TextKey = tuple[str, int]
 """A text of an item: its kind and the number of its part."""
-TEXT: Final[TextKey] = ("text", 0)
-REFUSAL: Final[TextKey] = ("refusal", 0)
-ARGUMENTS: Final[TextKey] = ("arguments", 0)
-OUTPUT: Final[TextKey] = ("output", 0)
+TEXT_KEY: Final[TextKey] = ("text", 0)
+REFUSAL_KEY: Final[TextKey] = ("refusal", 0)
+ARGUMENTS_KEY: Final[TextKey] = ("arguments", 0)
+OUTPUT_KEY: Final[TextKey] = ("output", 0)
 
 
 class Repetition:
@@ -76,7 +76,7 @@ class SentItem:
         text = half + text
         if FIRST_HALF <= text[-1:] < SECOND_HALF:
             self.halves[key], text = text[-1], text[:-1]
-        return without_surrogates(text) if half or key is ARGUMENTS else text
+        return without_surrogates(text) if half or key is ARGUMENTS_KEY else text
 
     def text(self, key: TextKey) -> str:
         pieces = self.sent.get(key)
@@ -124,7 +124,7 @@ class SentStep:
     @property
     def can_retry(self) -> bool:
         """Whether the output of a retry can be matched with what was sent: not after a tool call or a refusal."""
-        return not any(isinstance(item.item, ToolCall) or REFUSAL in item.sent for item in self._items)
+        return not any(isinstance(item.item, ToolCall) or REFUSAL_KEY in item.sent for item in self._items)
 
     def retry(self) -> None:
         """Notes that the agent must repeat every message that has text or is open."""
@@ -136,7 +136,7 @@ class SentStep:
                 continue
             item.whole = set()
             item.halves.clear()
-            sent = item.text(TEXT)
+            sent = item.text(TEXT_KEY)
             item.repetition = Repetition(sent) if sent or item.open else None
             if item.repetition is not None:
                 self._to_repeat[item] = None

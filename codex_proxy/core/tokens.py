@@ -62,8 +62,8 @@ def estimate_all(texts: Iterable[str]) -> int:
 
 
 def pieces(text: str) -> Iterator[tuple[int, str]]:
-    """Yields the pieces into which a text is split, each behind the number of its kind, which is that of a group in
-    `_PIECE`; 0 for any other.
+    """Yields the pieces of a text, each as its kind (the number of a group in `_PIECE`; 0: none of them) and its
+    characters.
     """
     return ((match.lastindex or 0, match[0]) for match in _PIECE.finditer(text))
 

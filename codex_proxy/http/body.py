@@ -132,7 +132,7 @@ HELD = web.RequestKey("held", HeldBytes)
 
 @contextlib.contextmanager
 def hold_body_bytes(request: web.Request) -> Iterator[None]:
-    """Sets `request[HELD]` for the `with`."""
+    """Counts the bytes of the request's body, as `request[HELD]`, until the end of the `with`."""
     held = request[HELD] = HeldBytes(request.app[BODY_BUDGET], request[OWNER])
     try:
         yield

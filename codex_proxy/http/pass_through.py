@@ -226,7 +226,7 @@ def _timeout_failure(upstream: PassingAgent) -> Failure:
 
 
 def serving_upstream(request: web.Request, model: str | None, path: str) -> tuple[PassingAgent, str]:
-    """Returns the same as `upstream_for`. Raises `Fault` NOT_FOUND if there is none, and its faults."""
+    """Returns and raises what `upstream_for` does; also raises `Fault` NOT_FOUND if no upstream serves the request."""
     found = upstream_for(request, model, path)
     if found is None:
         message = of_absent_part(path) or NO_UPSTREAM.format(path=path, model=model or DEFAULT_NAME)

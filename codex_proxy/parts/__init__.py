@@ -103,7 +103,9 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownPart(msgspec.Struct, frozen=True):
-    """What the core knows of a part, to name it to those who want something of it and do not have it."""
+    """What a part of this project provides, as far as the core has to know it if the part is missing: who asks for
+    something of it gets an error that names the part.
+    """
 
     agents: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()

@@ -106,7 +106,7 @@ def approved_calls(turn: Turn) -> list[tuple[HistoryCall, str]]:
 
 
 def with_outputs(history: Sequence[HistoryItem], outputs: Iterable[HistoryOutput]) -> tuple[HistoryItem, ...]:
-    """Puts the outputs in place of placeholders (`approved_by`)."""
+    """Returns the history with these outputs in place of the empty ones (`approved_by`) of approved calls."""
     by_id = {output.call_id: output for output in outputs}
     return tuple(
         by_id.get(item.call_id, item)

@@ -145,7 +145,7 @@ class RunServices:
             log.warning("agent_did_not_finish", agent=agent)
 
     def with_details(self, turn: Turn, failure: Failure) -> Failure:
-        """Adds what the agent did not report: the context window, or the next reset."""
+        """Returns the failure with what the agent did not report: the context window, or the next reset of a limit."""
         known, age = self.agent_of(turn).limits.newest()
         now = time.time()
         failure = with_reset(failure, known, reported_at=now - age, now=now)

@@ -182,7 +182,7 @@ _NEEDS_ONE_OF: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def needs_one_of() -> dict[str, tuple[str, ...]]:
-    """Returns the settings that a setting needs, of which one is enough."""
+    """Returns, by the name of a setting that has an effect only with others, those of which one is enough."""
     found = dict(_NEEDS_ONE_OF)
     for part in parts():
         for name, needed in part.needs.items():
@@ -191,7 +191,9 @@ def needs_one_of() -> dict[str, tuple[str, ...]]:
 
 
 def unused_settings(settings: Settings) -> list[str]:
-    """Returns texts for a message: `PROXY_METRICS_KEY (only with PROXY_METRICS)`."""
+    """Returns the settings that are set without the setting that they need, as texts for a message: `PROXY_METRICS_KEY
+    (only with PROXY_METRICS)`.
+    """
     return [
         f"{_variable(name)} (only with {' or '.join(map(_variable, needed))})"
         for name, needed in needs_one_of().items()

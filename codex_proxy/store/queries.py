@@ -18,7 +18,7 @@ from codex_proxy.store.checksums import verify
 from codex_proxy.store.retention import Removed
 from codex_proxy.store.rows import (
     CONVERSATION,
-    INPUT,
+    INPUT_SIDE,
     ITEM,
     RESPONSE,
     Kind,
@@ -138,7 +138,7 @@ def _require_row(rows: Iterator[Row], kind: Kind, id: str) -> Row:
 def _page(kind: Kind, order: Order, *, behind: bool) -> str:
     """Returns the statement for a page of a list: after the item `?4` if `behind`, else from the beginning."""
     found = _SELECT_ROW.format(kind=kind)
-    side = f"AND side = {INPUT}" if kind == "response" else ""
+    side = f"AND side = {INPUT_SIDE}" if kind == "response" else ""
     held = f"@{kind}_items AS held", f"{kind} = ({found}) {side} AND visible"
     comparison, direction = (">", "ASC") if order == "asc" else ("<", "DESC")
     start = f"SELECT position FROM {held[0]} WHERE {held[1]} AND item_id = ?4"
@@ -165,7 +165,7 @@ def _make_page(make: Callable[[Row], T], limit: int, rows: Iterator[Row]) -> Pag
 def is_listed(kind: Kind, owner: str, id: str, item_id: str) -> Query[bool]:
     """Whether clients see an item in a list. Raises `NotStored` without the list."""
 
-    side = f"AND side = {INPUT}" if kind == "response" else ""
+    side = f"AND side = {INPUT_SIDE}" if kind == "response" else ""
     sql = (
         f"SELECT held.item FROM ({_SELECT_ROW.format(kind=kind)}) AS found LEFT JOIN @{kind}_items AS held"
         f" ON {kind} = found.seq {side} AND item_id = ?3 AND visible"
@@ -440,7 +440,7 @@ def next_to_export(kind: Kind, after: int, limit: int) -> tuple[Query[list[Row]]
     """Returns queries for the next objects behind the row `after`, each with its row, and for their items, each with
     its object's row and its side.
     """
-    select, side = (_RESPONSES, "side") if kind == "response" else (_CONVERSATIONS, str(INPUT))
+    select, side = (_RESPONSES, "side") if kind == "response" else (_CONVERSATIONS, str(INPUT_SIDE))
     next_rows = f"SELECT seq FROM @{kind}s WHERE seq > ?1 AND NOT deleted ORDER BY seq LIMIT ?2"
     objects = f"{select.replace('SELECT ', 'SELECT seq, ', 1)} WHERE seq IN ({next_rows}) ORDER BY seq"
     items = (

@@ -21,9 +21,9 @@ from codex_proxy.store.values import (
 Kind: TypeAlias = Literal["response", "conversation"]
 KINDS: Final[tuple[Kind, ...]] = ("response", "conversation")
 
-INPUT: Final = 0
-OUTPUT: Final = 1
-"""The side of a response's output; `INPUT` is that of its input. Each item of a response is on one."""
+INPUT_SIDE: Final = 0
+OUTPUT_SIDE: Final = 1
+"""The side of a response's output; `INPUT_SIDE` is that of its input. Each item of a response is on one."""
 
 ITEM: Final = "items.id, items.json, items.raw, items.created, items.digest"
 RESPONSE: Final = (
@@ -88,7 +88,8 @@ def turns_of(rows: Iterable[Sequence[Any]]) -> list[ChainTurn]:
         if side is not None:
             turn[side].append(item_of(item))
     return [
-        ChainTurn(response_id, tuple(turn[INPUT]), tuple(turn[OUTPUT])) for response_id, turn in sides.items()
+        ChainTurn(response_id, tuple(turn[INPUT_SIDE]), tuple(turn[OUTPUT_SIDE]))
+        for response_id, turn in sides.items()
     ]
 
 
@@ -113,7 +114,7 @@ OBJECTS_AT_ONCE: Final = 20
 
 def export_line(kind: Kind, columns: Iterable[Any], items: Sequence[tuple[int, StoredItem]]) -> bytes:
     """Returns an object's line. `columns` has the columns `RESPONSE` or `CONVERSATION`; each item comes with its side
-    (`rows.INPUT` or `OUTPUT`). Raises `StoreDamaged`.
+    (`rows.INPUT_SIDE` or `OUTPUT_SIDE`). Raises `StoreDamaged`.
     """
     line: dict[str, object]
     if kind == "conversation":
@@ -135,8 +136,8 @@ def export_line(kind: Kind, columns: Iterable[Any], items: Sequence[tuple[int, S
             "previous_response_id": response.previous_id,
             "conversation": response.conversation_id,
             "response": _raw(response.json),
-            "input": [_item(item) for side, item in items if side == INPUT],
-            "output": [_item(item) for side, item in items if side == OUTPUT],
+            "input": [_item(item) for side, item in items if side == INPUT_SIDE],
+            "output": [_item(item) for side, item in items if side == OUTPUT_SIDE],
         }
     return msgspec.json.encode({"type": kind, **line}) + b"\n"
 

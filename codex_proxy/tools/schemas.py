@@ -33,8 +33,8 @@ class _NoBoundError(Exception):
 
 
 def schema_work(schema: bytes) -> int | None:
-    """Returns an upper bound of the work of a check, in visits of the schema's values; None if there is none, or it is
-    not JSON.
+    """Returns an upper bound of the work of a check by this schema, in visits of its values. None: the work has no
+    bound, or the schema is not JSON.
     """
     try:
         root = msgspec.json.decode(schema)

@@ -30,7 +30,7 @@ class Question(msgspec.Struct, frozen=True):
 
 
 def answer(question: Question) -> Verdict:
-    """Answers in a worker or, if that is quick, in the server."""
+    """Returns the verdict on a schema or a text. Runs in a worker process or, for a quick question, in the server."""
     if question.text is not None:
         return verdict_on(TextCheck(question.schema, question.text, question.in_strict_form))
     if question.wants_form:

@@ -50,13 +50,17 @@ def codex_environment(
 
 
 def in_own_home(env: Mapping[str, str], codex_home: str) -> dict[str, str]:
-    """Adds CODEX_HOME, unless that folder does not exist: Codex then creates its default one."""
+    """Returns the variables with CODEX_HOME, but without it if that folder does not exist: Codex then creates its
+    default one.
+    """
     env = {name: value for name, value in env.items() if name != "CODEX_HOME"}
     return {**env, "CODEX_HOME": codex_home} if os.path.isdir(codex_home) else env
 
 
 def removed_home(env: Mapping[str, str]) -> Failure | None:
-    """Returns a failure if the Codex home in a child's variables, which was there when they were made, is gone."""
+    """Returns a failure if the folder CODEX_HOME of a child's variables does not exist any more; it existed when they
+    were made.
+    """
     home = env.get("CODEX_HOME")
     if home is None or os.path.isdir(home):
         return None

@@ -13,7 +13,9 @@ from codex_proxy.core.turn import Sandbox
 
 
 def workspace_write_pairs(policy: WorkspaceWrite) -> list[tuple[str, str]]:
-    """Returns the settings as pairs for `-c`, so that a project's config.toml cannot widen the sandbox."""
+    """Returns the user's settings of the sandbox `workspace-write` as pairs for `-c`, so that a project's config.toml
+    cannot widen it.
+    """
     prefix = "sandbox_workspace_write"
     return [
         (f"{prefix}.writable_roots", toml_array(policy.writable_roots)),
@@ -43,7 +45,7 @@ class Profiles(msgspec.Struct, frozen=True):
         return f"{self.name}_{'read' if sandbox == 'read-only' else 'write'}"
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Returns the definitions as pairs for `-c`; Codex requires a default."""
+        """Returns the definitions of the profiles as pairs for `-c`, and a default profile, which Codex requires."""
         read, write = self.of("read-only"), self.of("workspace-write")
         return [
             (f"permissions.{read}", self._table(":read-only", {})),

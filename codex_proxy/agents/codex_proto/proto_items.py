@@ -47,7 +47,7 @@ class Messages:
         return bool(self._ids)
 
     def add_delta(self, choice: int | None, text: str) -> str:
-        """Returns the id of the message."""
+        """Adds a delta, and opens its message if needed. Returns the id of the message."""
         item = self._ids.get(choice) or self._start(choice)
         self._events.append(TextDelta(item, text))
         return item

@@ -177,7 +177,9 @@ def _needs_another(
 
 
 def keeps_spare(uses: Sequence[float], now: float, limits: PoolLimits) -> bool:
-    """Whether a process is to wait for the next turn of a key, used at these times."""
+    """Whether a process without a turn is kept for the next turn of a key: it was used often enough lately. `uses`:
+    the times of its turns, in seconds of the same clock as `now`.
+    """
     count = limits.spare_uses
     return 0 < count <= len(uses) and now - uses[-count] < limits.max_age
 

@@ -1,7 +1,7 @@
 """Brings the schemas of the client's tools into a form that every program and provider takes: valid under JSON Schema
-2020-12, and at its root an object with properties, without alternatives or references. For one tool in another form
-many refuse a request, or hide that tool or all of them from the model. The client's calls are checked by its own
-schemas. Pure.
+2020-12, and at its root an object with properties, without alternatives or references. Because of one tool in another
+form, many programs refuse the whole request, or hide that tool or all of them from the model. The client's calls are
+checked by its own schemas. Pure.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def plain_parameters(tool: Tool) -> Any:
 
 
 def plain_schema(given: msgspec.Raw) -> Any:
-    """Returns the schema of `plain_parameters`."""
+    """Returns a schema in the form of `plain_parameters`."""
     return _with_plain_names(_object_schema(given))
 
 

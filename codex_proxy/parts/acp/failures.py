@@ -25,7 +25,7 @@ from codex_proxy.parts.acp.presets import AcpPreset
 
 K = FaultKind
 
-KINDS: Final = kinds_by_text(
+KINDS_BY_TEXT: Final = kinds_by_text(
     (
         r"(?:prompt|input|request)\b.{0,40}\btoo long|context (?:length|limit)|prompt budget",
         K.CONTEXT_LENGTH_EXCEEDED,
@@ -95,7 +95,7 @@ def failure_of_text(
     text = ADDRESSES.sub("", text[:MAX_READ].removeprefix("API Error: ").removeprefix("Error: "))
     found = failure_from_text(text, http_status=status)
     said = found.message.removeprefix(f"{MESSAGES.get(found.kind, '')}: ")
-    told = kind_in(text, KINDS) or kind_in(said, KINDS) or kind or found.kind
+    told = kind_in(text, KINDS_BY_TEXT) or kind_in(said, KINDS_BY_TEXT) or kind or found.kind
     if told in (K.UPSTREAM_UNAUTHORIZED, K.AGENT_NOT_AUTHENTICATED):
         return not_signed_in(preset, said)
     message = f"{MESSAGES[told]}: {said}" if told in MESSAGES and said else found.message
@@ -104,7 +104,7 @@ def failure_of_text(
 
 def retry_event(text: str, preset: AcpPreset) -> Retrying:
     text = ADDRESSES.sub("", text[:MAX_READ])
-    failure = None if kind_in(text, KINDS) is None else failure_of_text(text, preset)
+    failure = None if kind_in(text, KINDS_BY_TEXT) is None else failure_of_text(text, preset)
     return Retrying(clean_text(text, MAX_NOTE), failure=failure)
 
 

@@ -74,8 +74,8 @@ class ReportedCalls:
         return found + [call for call in older if call not in found]
 
     def is_old(self, report: Update) -> bool:
-        """Whether a report says nothing new: of a call that has ended, maybe in the last turn, or of nobody knows which
-        call.
+        """Whether a report says nothing new: it is about a call that has ended, maybe in the turn before, or it does
+        not tell which call it is about.
         """
         id, kind = report.tool_call_id or "", report.session_update
         if id in self._open:

@@ -44,7 +44,9 @@ MAX_LATE: Final = 16_384
 
 
 class MessageNames:
-    """The ids of a session's messages, and the chunks that may be late."""
+    """Tells by ids which chunks of messages belong to a turn. A chunk is doubtful while it may be late text of an
+    earlier turn.
+    """
 
     def __init__(self) -> None:
         self.own: set[str] = set()
@@ -73,13 +75,15 @@ class MessageNames:
         return True
 
     def keep_doubtful(self, chunk: Update, size: int) -> Sequence[Update]:
-        """Keeps a chunk. If it is the answer, because there are so many of them, returns all."""
+        """Keeps a chunk that may be late text of an earlier turn. Once they are too many for that, they are the
+        answer: then returns all.
+        """
         self._doubtful.append(chunk)
         self._doubtful_size += 1 + size
         return self.take_doubtful() if self._doubtful_size > MAX_LATE else ()
 
     def take_doubtful(self) -> Sequence[Update]:
-        """Returns the chunks as this turn's, since it has no others."""
+        """Returns the doubtful chunks as those of this turn, since it has no others."""
         chunks = self._doubtful[:]
         self._given_again = self._given_again or bool(chunks)
         self.own.update(chunk.message_id for chunk in chunks if chunk.message_id is not None)
@@ -87,7 +91,7 @@ class MessageNames:
         return chunks
 
     def drop_doubtful(self) -> bool:
-        """Forgets the chunks, which are late. Returns whether there were any."""
+        """Forgets the doubtful chunks: they were late text. Returns whether there were any."""
         dropped = bool(self._doubtful)
         self._doubtful.clear()
         self._doubtful_size = 0
@@ -191,7 +195,7 @@ class UpdateReader:
         return False
 
     def release_doubtful(self) -> None:
-        """Adds the chunks of which it was not known whether they are of this turn."""
+        """Adds the doubtful chunks (see `MessageNames`) to this turn."""
         for chunk in self._names.take_doubtful():
             self._add_chunk(chunk)
 

@@ -44,7 +44,9 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 
 def as_store_error(error: sqlite3.Error, location: str) -> StoreUnavailable | None:
-    """Returns the error to raise; None if it is a bug."""
+    """Converts an error of SQLite to the error that the operator gets; None if it is a bug of this server. `location`
+    names the store.
+    """
     text = _EXPLANATIONS.get(primary_code(error))
     if text is None:
         return None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from codex_proxy.store.checksums import checksum
 from codex_proxy.store.leases import Key
-from codex_proxy.store.rows import INPUT, ITEM, OUTPUT, item_of
+from codex_proxy.store.rows import INPUT_SIDE, ITEM, OUTPUT_SIDE, item_of
 from codex_proxy.store.sqlite import conversations, keyed_rows
 from codex_proxy.store.sqlite.dialect import CHAIN
 from codex_proxy.store.sqlite.items import ListEntry, forget, keep, row_of
@@ -63,7 +63,7 @@ def add(
         "INSERT INTO response_bodies (response, json, recovery, json_sum, recovery_sum) VALUES (?, ?, ?, ?, ?)",
         (row, response.json, response.recovery, checksum(response.json), checksum(response.recovery)),
     )
-    held = _put(connection, owner, row, INPUT, input) + _put(connection, owner, row, OUTPUT, output)
+    held = _put(connection, owner, row, INPUT_SIDE, input) + _put(connection, owner, row, OUTPUT_SIDE, output)
     if append is not None:
         conversations.end_turn(connection, owner, append, held, now)
     _put_frames(connection, row, frames)
@@ -91,9 +91,9 @@ def update(connection: sqlite3.Connection, owner: str, id: str, change: Response
             (b"", checksum(b""), row),
         )
     if change.output is not None:
-        before = _rows(connection, row, OUTPUT)
-        connection.execute("DELETE FROM response_items WHERE response = ? AND side = ?", (row, OUTPUT))
-        _put(connection, owner, row, OUTPUT, change.output)
+        before = _rows(connection, row, OUTPUT_SIDE)
+        connection.execute("DELETE FROM response_items WHERE response = ? AND side = ?", (row, OUTPUT_SIDE))
+        _put(connection, owner, row, OUTPUT_SIDE, change.output)
         forget(connection, before)
     if change.append is not None:
         conversations.end_turn(connection, owner, change.append, _held_entries(connection, row), now)

@@ -17,7 +17,7 @@ from codex_proxy.core.tokens import estimate_all
 from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.answers.renderer import raw_text
 from codex_proxy.surfaces.responses.history import encode_summary, note_unrun_call
-from codex_proxy.surfaces.responses.output import TEXT, OutputItem, PartKey
+from codex_proxy.surfaces.responses.output import TEXT_KEY, OutputItem, PartKey
 from codex_proxy.surfaces.responses.profile import OpenResponsesRenderer, Profile
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
 
@@ -88,7 +88,7 @@ class CompactionRenderer(ResponsesRenderer):
 
     def _add_text(self, id: str, key: PartKey, *texts: str) -> None:
         output = self._items.get(id)
-        if output is not None and key == TEXT:
+        if output is not None and key == TEXT_KEY:
             output.printed += texts
 
     def _on_item_ended(self, event: object) -> None:

@@ -262,7 +262,9 @@ def _compaction(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
 
 
 def note_unrun_call(item: HistoryItem) -> HistoryItem:
-    """Returns an item; an approved MCP call's output says that the call was not run."""
+    """Returns the item; the empty output of an approved MCP call is replaced by one that says that the call was not
+    run.
+    """
     if isinstance(item, HistoryOutput) and item.approved_by is not None:
         return HistoryOutput(item.call_id, (TextPart(_APPROVED),))
     return item

@@ -33,12 +33,12 @@ from codex_proxy.surfaces.responses.items import PREFIXES, ItemDict
 PartKey: TypeAlias = tuple[str, int]
 """A part's kind (`text`, `refusal`, `summary`, `arguments`, `output`) and number."""
 
-TEXT: Final[PartKey] = ("text", 0)
-REFUSAL: Final[PartKey] = ("refusal", 0)
-ARGUMENTS: Final[PartKey] = ("arguments", 0)
-OUTPUT: Final[PartKey] = ("output", 0)
-LINE: Final[PartKey] = ("summary", 0)
-ANNOTATION: Final[PartKey] = ("annotation", 0)
+TEXT_KEY: Final[PartKey] = ("text", 0)
+REFUSAL_KEY: Final[PartKey] = ("refusal", 0)
+ARGUMENTS_KEY: Final[PartKey] = ("arguments", 0)
+OUTPUT_KEY: Final[PartKey] = ("output", 0)
+LINE_KEY: Final[PartKey] = ("summary", 0)
+ANNOTATION_KEY: Final[PartKey] = ("annotation", 0)
 
 TOOL_SEARCH_CALL: Final = "tool_search_call"
 WHOLE_CALLS: Final = frozenset({TOOL_SEARCH_CALL, *CALL_FIELDS})

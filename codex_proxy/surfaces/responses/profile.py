@@ -16,7 +16,7 @@ from codex_proxy.core.items import Activity, McpApproval, McpCall, McpTools, Rea
 from codex_proxy.surfaces.answers.renderer import json_bytes, raw_text
 from codex_proxy.surfaces.responses import mcp
 from codex_proxy.surfaces.responses.events import ResponseEvents
-from codex_proxy.surfaces.responses.output import ARGUMENTS, TEXT, OutputItem, Part
+from codex_proxy.surfaces.responses.output import ARGUMENTS_KEY, TEXT_KEY, OutputItem, Part
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
 
 Profile: TypeAlias = Literal["openai", "open-responses-server"]
@@ -62,7 +62,7 @@ class OpenResponsesEvents(ResponseEvents):
             self._add("response.in_progress", response=self._current())
 
     def send_part_added(self, output: OutputItem, part: Part) -> None:
-        name = "function_call_arguments" if part.key == ARGUMENTS else "output_text"
+        name = "function_call_arguments" if part.key == ARGUMENTS_KEY else "output_text"
         part.head = b"data: " + json_bytes({"type": f"response.{name}.delta", **_place(output)})[:-1]
 
     def send_deltas(self, output: OutputItem, part: Part, fragments: list[bytes]) -> None:
@@ -156,7 +156,7 @@ class OpenResponsesRenderer(ResponsesRenderer):
         if output is not None and output.kind == mcp.CALL_TYPE and event.status != "incomplete":
             result = _Result(output.item, _RESULT, self._ids.new("fco_"))
             self._announce(result)
-            part = self._new_part(result, TEXT)
+            part = self._new_part(result, TEXT_KEY)
             self._events.send_deltas(result, part, part.add([mcp.texts_as_array("".join(output.printed))]))
             self._order.end_item(result, "completed")
 

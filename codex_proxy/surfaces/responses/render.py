@@ -52,12 +52,12 @@ from codex_proxy.surfaces.answers.renderer import (
 from codex_proxy.surfaces.responses.events import OutputOrder, ResponseEvents
 from codex_proxy.surfaces.responses.output import (
     ACTIVITY_TYPE,
-    ANNOTATION,
-    ARGUMENTS,
-    LINE,
-    OUTPUT,
-    REFUSAL,
-    TEXT,
+    ANNOTATION_KEY,
+    ARGUMENTS_KEY,
+    LINE_KEY,
+    OUTPUT_KEY,
+    REFUSAL_KEY,
+    TEXT_KEY,
     WHOLE_CALLS,
     HostedItem,
     OutputItem,
@@ -160,7 +160,7 @@ class ResponsesRenderer(Renderer):
         return taken
 
     def events_to_keep(self, events: Iterable[Event]) -> list[Event]:
-        """Returns what another rendering needs of these events, which were rendered: what the response shows."""
+        """Returns what must be kept of events that were rendered, to render the response again: what it shows."""
         return [kept for event in events if (kept := self._to_keep(event)) is not None]
 
     def _to_keep(self, event: Event) -> Event | None:
@@ -254,7 +254,7 @@ class ResponsesRenderer(Renderer):
         if status == "completed" and all(isinstance(output.item, McpTools) for output in self._output):
             empty = OutputItem(EMPTY_MESSAGE, "message", self._ids.new("msg_"))
             self._announce(empty)
-            self._new_part(empty, TEXT)
+            self._new_part(empty, TEXT_KEY)
             self._order.end_item(empty, "completed")
         self._begin(visible=event.failure is None or (self._stream and self.sends_as_event(event.failure)))
         self._order.end(status)
@@ -345,10 +345,10 @@ class ResponsesRenderer(Renderer):
             return  # its arguments or fields are not known yet
         if isinstance(item, ToolCall | McpCall):
             self._announce(output)
-            self._new_part(output, ARGUMENTS)
+            self._new_part(output, ARGUMENTS_KEY)
         elif isinstance(item, McpApproval):
             # It has no events for its arguments, so they come with it; half of them nobody could judge.
-            output.parts.append(Part(ARGUMENTS, 0))
+            output.parts.append(Part(ARGUMENTS_KEY, 0))
             output.parts[0].add(["".join(text for _, text in output.kept)])
             output.kept.clear()
             self._announce(output)
@@ -357,7 +357,7 @@ class ResponsesRenderer(Renderer):
         elif isinstance(item, Activity):
             self._announce(output)
             if output.kind != ACTIVITY_TYPE:
-                self._add_text(item.id, LINE, activity_line(item) or "")
+                self._add_text(item.id, LINE_KEY, activity_line(item) or "")
         elif isinstance(item, Reasoning) and self._encrypted:
             output.awaiting = True
             self._awaiting[item.id] = output
@@ -401,16 +401,16 @@ class ResponsesRenderer(Renderer):
     # --- texts ----------------------------------------------------------------------------------
 
     def _on_text(self, pieces: TextRun) -> None:
-        self._add_text(pieces.id, TEXT, *pieces.texts)
+        self._add_text(pieces.id, TEXT_KEY, *pieces.texts)
 
     def _on_refusal(self, event: RefusalDelta) -> None:
-        self._add_text(event.id, REFUSAL, event.text)
+        self._add_text(event.id, REFUSAL_KEY, event.text)
 
     def _on_arguments(self, event: ArgumentsDelta) -> None:
-        self._add_text(event.id, ARGUMENTS, event.text)
+        self._add_text(event.id, ARGUMENTS_KEY, event.text)
 
     def _on_annotation(self, event: AnnotationAdded) -> None:
-        self._add_text(event.id, ANNOTATION, event.json.decode())
+        self._add_text(event.id, ANNOTATION_KEY, event.json.decode())
 
     def _add_text(self, id: str, key: PartKey, *texts: str) -> None:
         """Sends each text as a delta; keeps it if the item waits or has no such events."""
@@ -425,14 +425,14 @@ class ResponsesRenderer(Renderer):
             return
         if output.index is None:
             self._announce(output)
-        if key == ANNOTATION:
+        if key == ANNOTATION_KEY:
             self._annotate(output, texts)
             return
         part = output.part(key) or self._new_part(output, key)
         self._events.send_deltas(output, part, part.add(texts))
 
     def _annotate(self, output: OutputItem, annotations: Iterable[str]) -> None:
-        part = output.part(TEXT) or self._new_part(output, TEXT)
+        part = output.part(TEXT_KEY) or self._new_part(output, TEXT_KEY)
         for annotation in annotations:
             part.annotations.append(msgspec.Raw(annotation))
             self._events.send_annotation_added(output, part)
@@ -455,7 +455,7 @@ class ResponsesRenderer(Renderer):
         if output is not None and output.made_by_server:
             output.printed.append(event.text)
         elif self._activity == "items":
-            self._add_text(event.id, OUTPUT, event.text)
+            self._add_text(event.id, OUTPUT_KEY, event.text)
 
     def _on_hosted(self, event: HostedEvent) -> None:
         output = self._items.get(event.id)

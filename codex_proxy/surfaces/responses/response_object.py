@@ -287,7 +287,7 @@ def usage_object(usage: Usage, *, estimated: bool = False) -> ResponseUsage:
 
 
 class ResponseHead:
-    """What does not change while the response is made."""
+    """The fields of a response object that stay the same while the response is made."""
 
     def __init__(self, id: str, created_at: int, echo: Mapping[str, msgspec.Raw]) -> None:
         self._first = {"id": raw_text(id), "object": "response", "created_at": created_at}

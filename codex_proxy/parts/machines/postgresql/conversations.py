@@ -12,7 +12,7 @@ from codex_proxy.parts.machines.postgresql.removal import PostgresRemoval
 from codex_proxy.parts.machines.postgresql.writing import arrays_of, check_conversation, placeholders
 from codex_proxy.store.checksums import checksum
 from codex_proxy.store.queries import references_in, resolve
-from codex_proxy.store.rows import CONVERSATION, INPUT, conversation_of, encode_metadata, merge_metadata
+from codex_proxy.store.rows import CONVERSATION, INPUT_SIDE, conversation_of, encode_metadata, merge_metadata
 from codex_proxy.store.values import NewItem, NotStored, StoredConversation, StoredItem
 
 _ADD: Final = f"""
@@ -85,7 +85,7 @@ class PostgresConversations(PostgresRemoval):
             checksum(metadata),
             len(new),
             size,
-            *arrays_of((INPUT, new)),
+            *arrays_of((INPUT_SIDE, new)),
         ]
         await self._write_row(_ADD, values, _TAKEN, is_stored)
         return new
@@ -127,7 +127,7 @@ class PostgresConversations(PostgresRemoval):
             return bool(row["count"] == len(new))
 
         values = [
-            owner, conversation_id, self._now, len(new), size, *bounds, *arrays_of((INPUT, new)),
+            owner, conversation_id, self._now, len(new), size, *bounds, *arrays_of((INPUT_SIDE, new)),
             turn_epoch, self.leases.id,
         ]  # fmt: skip
         row = await self._write_row(_APPEND, values, _TAKEN, are_stored)

@@ -27,7 +27,7 @@ from codex_proxy.parts.machines.postgresql.writing import (
 from codex_proxy.store.checksums import checksum
 from codex_proxy.store.leases import FIRST_EPOCH
 from codex_proxy.store.queries import visit_items
-from codex_proxy.store.rows import INPUT, ITEM, OUTPUT
+from codex_proxy.store.rows import INPUT_SIDE, ITEM, OUTPUT_SIDE
 from codex_proxy.store.values import (
     UNFINISHED,
     Frame,
@@ -94,7 +94,7 @@ def _update(append: bool) -> str:
     UNION ALL
     SELECT side, position, item, item_id, visible, octet_length(json) + octet_length(raw)
     FROM target JOIN codex_proxy.response_items ON response = target.seq JOIN codex_proxy.items ON items.seq = item
-    WHERE side = {INPUT} OR NOT $12
+    WHERE side = {INPUT_SIDE} OR NOT $12
 ), {END_TURN.format(held="held", new="new", now="$25")}"""
     return f"""
 WITH target AS (
@@ -123,7 +123,7 @@ checked AS (
     ON CONFLICT DO NOTHING
 ), gone AS (
     DELETE FROM codex_proxy.response_items USING target, permitted
-    WHERE $12 AND response = target.seq AND side = {OUTPUT} RETURNING item
+    WHERE $12 AND response = target.seq AND side = {OUTPUT_SIDE} RETURNING item
 ), unlinked AS (
     INSERT INTO codex_proxy.unlinked (item) SELECT item FROM gone
 ), streamed AS (
@@ -190,7 +190,7 @@ class PostgresResponses(PostgresRemoval):
             checksum(response.json),
             response.recovery,
             checksum(response.recovery),
-            *arrays_of((INPUT, input), (OUTPUT, output)),
+            *arrays_of((INPUT_SIDE, input), (OUTPUT_SIDE, output)),
             self.leases.id,
             *_columns_of(frames),
         ]
@@ -224,7 +224,7 @@ class PostgresResponses(PostgresRemoval):
             [each.tries for each in update.webhooks],
             update.output is not None,
             *_columns_of(update.frames),
-            *arrays_of((OUTPUT, update.output or ())),
+            *arrays_of((OUTPUT_SIDE, update.output or ())),
             update.epoch,
         ]
         append = update.append
