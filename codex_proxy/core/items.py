@@ -328,6 +328,8 @@ _TOOLS: Final[Mapping[str, tuple[str, Callable[[Mapping[str, Any]], list[History
 
 def as_functions(history: tuple[HistoryItem, ...], able: Collection[str] = ()) -> tuple[HistoryItem, ...]:
     """Converts the raw calls of tools that are not among what an agent is `able` to run. Other items stay."""
+    if RawHistoryItem not in map(type, history):
+        return history
     types = [type for type, (tool, _) in _TOOLS.items() if tool not in able]
     marks = [type.encode() for type in types]
     if not any(isinstance(each, RawHistoryItem) and _has_any(marks, each.json) for each in history):

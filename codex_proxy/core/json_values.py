@@ -135,6 +135,8 @@ MAX_DEPTH: Final = 200
 """Maximum levels of nesting. A request has 128 at most, and an agent adds a few. Since Python 3.12 a decoder reads
 thousands, more than functions that call themselves can follow.
 """
+CHEAP_JSON: Final = 2 * MAX_DEPTH
+"""The bytes up to which JSON is never too costly."""
 _STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 """Converts brackets to 1 and -1."""
 _LEAF: Final = b"\x01\xff"
@@ -148,7 +150,7 @@ def is_too_costly(json: bytes) -> bool:
     invalid JSON the result may be either.
     """
     if len(json) <= LONG_JSON:
-        if len(json) <= 2 * MAX_DEPTH or _brackets(json) <= MAX_DEPTH:
+        if len(json) <= CHEAP_JSON or _brackets(json) <= MAX_DEPTH:
             return False
         return _depth(b"".join(_with_plain_strings(json).split(b'"')[::2])) > MAX_DEPTH
     # Of what is long, no more is read than one search for quotes: to count brackets in a text takes five times as long.

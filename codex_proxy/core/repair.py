@@ -279,7 +279,6 @@ class TurnRepair:
         self._open(item)
 
     def _open(self, item: Item) -> None:
-        self._end_retrying()
         named = item
         if item.id in self._used:  # some providers count their ids from 0 in every answer
             named = msgspec.structs.replace(item, id=self._unused_id(item.id))

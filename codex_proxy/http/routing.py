@@ -10,8 +10,8 @@ from aiohttp import web
 
 from codex_proxy.admission.routes import ApiName, Router, choose_route, facts_of
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.http.endpoint import ENDPOINT, Chapter, Handler
-from codex_proxy.http.middleware.request_context import CLIENT, NOTES, PREPARED, REPLY_HEADERS
+from codex_proxy.http.endpoint import ENDPOINT, Chapter
+from codex_proxy.http.middleware.request_context import CLIENT, NOTES, REPLY_HEADERS
 from codex_proxy.surfaces.models import DEFAULT_NAME
 from codex_proxy.surfaces.requests.options import ParsedRequest
 from codex_proxy.surfaces.requests.passed import json_body
@@ -114,13 +114,3 @@ def later_targets(
         return await parse() if next_target(request, failure) else None
 
     return after
-
-
-async def with_fallbacks(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Calls the handler, again with the next target if one fails before anything was sent."""
-    while True:
-        try:
-            return await handler(request)
-        except Fault as fault:
-            if request[PREPARED] or not next_target(request, fault.failure):
-                raise

@@ -27,8 +27,8 @@ from codex_proxy.http.body import WAITS_TO_SEND, hold_body_bytes
 from codex_proxy.http.endpoint import REQUEST_ID, Handler, fault_response, log_unforeseen
 from codex_proxy.http.middleware.access import check_access, hold_right
 from codex_proxy.http.middleware.rate_limit import count_if_turn, hold_connection
-from codex_proxy.http.middleware.request_context import ON_EVERY_REPLY, add_headers, provide_context
-from codex_proxy.http.routing import with_fallbacks
+from codex_proxy.http.middleware.request_context import ON_EVERY_REPLY, PREPARED, add_headers, provide_context
+from codex_proxy.http.routing import next_target
 from codex_proxy.http.sse import limit_stall
 from codex_proxy.surfaces.errors import error_body, retry_after, status_of
 from codex_proxy.surfaces.ollama.answer import OLLAMA_PORT
@@ -332,12 +332,19 @@ def _failure_of(error: BaseException | None) -> Failure:
 
 @web.middleware
 async def guard_request(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Checks access and the key's limits: one middleware, because each costs time for every piece of a stream."""
+    """Checks access and the key's limits, and calls the handler, again with the next target of a route if one fails
+    before anything was sent: one middleware, because each costs time for every piece of a stream.
+    """
     preflight_reply = await check_access(request)
     if preflight_reply is not None:
         return preflight_reply
     with hold_right(request), hold_connection(request), count_if_turn(request), hold_body_bytes(request):
-        return await with_fallbacks(request, handler)
+        while True:
+            try:
+                return await handler(request)
+            except Fault as fault:
+                if request[PREPARED] or not next_target(request, fault.failure):
+                    raise  # else the next target of its route is asked
 
 
 def application(*, body_limit: int) -> web.Application:

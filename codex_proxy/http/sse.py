@@ -135,7 +135,6 @@ class EventStream:
             await self._write_all(last)
             last = b""
         await self.response.write_eof(last)
-        self.stop()
         return self.response
 
     async def _start_write(self, data: bytes) -> None:

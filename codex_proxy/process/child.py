@@ -246,7 +246,7 @@ class Child:
         lifeline, self._lifeline = self._lifeline, None
         if lifeline is not None:
             os.close(lifeline)  # first: whatever breaks from here on, the child ends
-        self._change(ChildChange.KILL)
+        self._state = TABLE[self._state, ChildChange.KILL]
         if lifeline is None:
             return
         if self._grace_timer is not None:
@@ -260,12 +260,9 @@ class Child:
             self._grace_timer = self._loop.call_later(IGNORED_SECONDS, self._stdin.close)
         self._finish_when_drained()
 
-    def _change(self, change: ChildChange) -> None:
-        self._state = TABLE[self._state, change]
-
     def _start_ending(self, grace: float) -> None:
         """Closes stdin, and calls `kill` after `grace` seconds, or at an earlier time set before."""
-        self._change(ChildChange.END)
+        self._state = TABLE[self._state, ChildChange.END]
         self.close_stdin()
         if self._state is ChildState.ENDING:
             when = self._loop.time() + grace
@@ -319,7 +316,7 @@ class Child:
         """Notes the exit. `code` is the child's; negative: a signal killed the warden, which could not kill
         descendants.
         """
-        self._change(ChildChange.EXIT)
+        self._state = TABLE[self._state, ChildChange.EXIT]
         self._status = code
         kill_orphans_of(self._loop, self.pid, code)
         self._finish_when_drained()
@@ -347,7 +344,7 @@ class Child:
     @breaks_off
     def _finish(self, change: ChildChange = ChildChange.DRAINED) -> None:
         if self._state not in REPORTED:
-            self._change(change)
+            self._state = TABLE[self._state, change]
             self._report_end()
 
     def break_off(self) -> None:

@@ -335,7 +335,7 @@ def _arguments_file(program: str, command: Command) -> Iterator[tuple[int, int]]
     """
     argv = [os.fsencode(text) for text in (program, *command.argv[1:])]
     env = {os.fsencode(name): os.fsencode(value) for name, value in environment_of(command).items()}
-    texts = [*argv, *(b"=".join(variable) for variable in env.items())]
+    texts = [*argv, *map(b"=".join, env.items())]
     if b"\0" in b"".join(texts):
         raise ValueError("embedded null byte")
     sizes = [len(text) + 1 for text in texts]

@@ -26,7 +26,7 @@ from codex_proxy.runs.run import Run
 from codex_proxy.store.health import store_errors_as_faults
 from codex_proxy.store.leases import ConversationLease
 from codex_proxy.store.store import Store
-from codex_proxy.surfaces.answers.renderer import schema_json
+from codex_proxy.surfaces.answers.renderer import raw_fields
 from codex_proxy.surfaces.answers.usage import tokens_in
 from codex_proxy.surfaces.responses.kept_log import RENDERER, Rendering
 from codex_proxy.surfaces.responses.mcp import newest_lists
@@ -176,7 +176,7 @@ def rendering_of(service: ResponsesService, prepared: PreparedResponse, run: str
         encrypted_reasoning=ENCRYPTED_REASONING in parsed.include,
         max_tokens=prepared.turn.max_tokens,
         client_names={tool.name: tool.client_name for tool in prepared.turn.tools if tool.client_name},
-        echo={name: schema_json(value) for name, value in echo.items()},
+        echo=raw_fields(echo),
     )
 
 

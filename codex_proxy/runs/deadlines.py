@@ -33,6 +33,7 @@ class DeadlineWatch:
         """Whether there was an event that the client sees."""
         self.paused = False
         """Whether the agent waits for this server."""
+        self.stopped = False
         self._timer: TimerHandle | None = None
 
     def start(self) -> None:
@@ -57,6 +58,7 @@ class DeadlineWatch:
             self._arm()
 
     def stop(self) -> None:
+        self.stopped = True
         self._on_expired = None
         if self._timer is not None:
             self._timer.cancel()

@@ -375,7 +375,9 @@ def observe(
     begun = [result_of(watcher.begin, turn, agent.name) for watcher in watchers]
     observers = [observer for found in begun if found is not None for observer in found]
     request = REQUEST_RECORDER.get()
-    recorder = None if request is None else request.turn(turn, agent, first)
+    if request is None:
+        return observers, None
+    recorder = request.turn(turn, agent, first)
     record = next((each for each in observers if isinstance(each, TurnRecord)), None)
     if recorder is not None and record is not None:
         recorder.on_written = record.on_written

@@ -77,7 +77,7 @@ def _fails_turn_on_error(method: Callable[Concatenate[Run, P], None]) -> Callabl
     def guarded(run: Run, /, *args: P.args, **kwargs: P.kwargs) -> None:
         try:
             method(run, *args, **kwargs)
-            if run._repair.ended:
+            if run._repair.ended and not run._watch.stopped:
                 run._release_session()
         except Exception:  # noqa: BLE001 - logged
             break_off_on_error(run)

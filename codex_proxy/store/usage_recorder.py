@@ -124,17 +124,15 @@ class UsageRecorder:
 
 def _figures(spending: Spending, *, failed: bool) -> Figures:
     tokens = spending.tokens
+    counts = (tokens.input, tokens.cached, tokens.output, tokens.reasoning)
+    # An agent may report any number.
+    input, cached, output, reasoning = [max(0, min(count, MAX_FIGURE)) for count in counts]
     return Figures(
         turns=1,
         failed=int(failed or spending.failed),
         estimated=int(spending.estimated),
-        input=_limit_count(tokens.input),
-        cached=_limit_count(tokens.cached),
-        output=_limit_count(tokens.output),
-        reasoning=_limit_count(tokens.reasoning),
+        input=input,
+        cached=cached,
+        output=output,
+        reasoning=reasoning,
     )
-
-
-def _limit_count(count: int) -> int:
-    # An agent may report any number.
-    return max(0, min(count, MAX_FIGURE))

@@ -49,7 +49,8 @@ class FairQueue(Generic[T]):
         """Takes a slot until `leave`; False if none is free, or the owner has its share or is waiting."""
         if owner in self._waiting or not self._has_room(owner):
             return False
-        self._take(owner)
+        self._running[owner] += 1
+        self.running += 1
         return True
 
     def wait(self, owner: str, waiter: T) -> None:
@@ -72,7 +73,8 @@ class FairQueue(Generic[T]):
         while self._waiting and (next_owner := self._next()) is not None:
             queue = self._waiting.pop(next_owner)
             let_in.append((next_owner, queue.popleft()))
-            self._take(next_owner)
+            self._running[next_owner] += 1
+            self.running += 1
             if queue:
                 self._waiting[next_owner] = queue  # behind the other owners
         return let_in
@@ -81,10 +83,6 @@ class FairQueue(Generic[T]):
         waiters = [waiter for queue in self._waiting.values() for waiter in queue]
         self._waiting.clear()
         return waiters
-
-    def _take(self, owner: str) -> None:
-        self._running[owner] += 1
-        self.running += 1
 
     def _next(self) -> str | None:
         return next((owner for owner in self._waiting if self._has_room(owner)), None)

@@ -438,7 +438,7 @@ async def test_a_child_that_cannot_be_taken_over_is_ended_and_others_can_start(
     await spawner.close()
 
 
-@pytest.mark.parametrize("broken", ["kill_orphans_of", "_change", "_make_exit"])
+@pytest.mark.parametrize("broken", ["kill_orphans_of", "_finish_when_drained", "_make_exit"])
 async def test_the_end_is_reported_whatever_breaks_at_the_exit(
     start: Start, broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ class ProcessGroup(Generic[K, P]):
     def __init__(self, key: K, limits: PoolLimits) -> None:
         self.key = key
         self.limits = limits
+        self.serves_once = limits.serves_once
         self.keeps_spare = False
         """Whether a process may wait for the next turn."""
         self.uses: deque[float] = deque(maxlen=limits.spare_uses)
@@ -93,13 +94,13 @@ class ProcessGroup(Generic[K, P]):
         if self.limits.min_processes:
             return []
         ready = [each for each in self.entries.values() if each.state is ProcessState.READY]
-        if self.limits.serves_once:
+        if self.serves_once:
             ready = [each for each in ready if each.process.is_taken]
         return [each for each in ready if not each.process.turns_running]
 
     @property
     def processes_needed(self) -> int:
-        return len(self.spares) if self.limits.serves_once else self.limits.min_processes
+        return len(self.spares) if self.serves_once else self.limits.min_processes
 
     def infos(self, now: float) -> list[ProcessInfo]:
         """Returns a `ProcessInfo` of each process, from which `plan` decides."""

@@ -150,7 +150,7 @@ def _is_steady(processes: Sequence[ProcessInfo], limits: PoolLimits) -> bool:
         if process.state is not ProcessState.READY or is_due_for_renewal(process, limits):
             return False
         busy += process.turns_running >= limits.busy_from
-    return busy < len(processes) or len(processes) >= limits.max_processes
+    return not processes or busy < len(processes) or len(processes) >= limits.max_processes
 
 
 def is_due_for_renewal(process: ProcessInfo, limits: PoolLimits) -> bool:

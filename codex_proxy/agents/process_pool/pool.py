@@ -186,7 +186,7 @@ class ProcessPool(Generic[K, P]):
         if self.closed:
             return
         now, limits = self.now(), group.limits
-        if limits.serves_once:
+        if group.serves_once:
             if not (group.keeps_spare and keeps_spare(group.uses, now, limits)):
                 for each in group.spares:
                     each.drain()
@@ -240,12 +240,12 @@ class ProcessPool(Generic[K, P]):
         if not all(each.process.alive for each in spares):
             self._on_change(group)
         for each in spares:
-            if self._is_outdated(each, group.limits, now):
+            if self._is_outdated(each, group, now):
                 each.drain()
 
-    def _is_outdated(self, entry: PoolEntry[P], limits: PoolLimits, now: float) -> bool:
+    def _is_outdated(self, entry: PoolEntry[P], group: ProcessGroup[K, P], now: float) -> bool:
         age = now - entry.started_at
-        if limits.serves_once and age >= limits.max_age:
+        if group.serves_once and age >= group.limits.max_age:
             return True
         signed_in = entry.process.signed_in
         return not signed_in and (age > RECHECK_SECONDS or entry.sign_in != self._sign_in_stamp())
@@ -257,7 +257,7 @@ class ProcessPool(Generic[K, P]):
         with the last failure and the seconds until the next start. A turn with its own process is not delayed.
         """
         pause = group.backoff.pause_seconds(now)
-        if not pause or (group.limits.serves_once and group.waiting):
+        if not pause or (group.serves_once and group.waiting):
             starting = self._new_entry(self._new_process(group.key), now)
             self._spawn(self._start(group, starting))
             group.entries[starting.number] = starting  # not before: without its task it would start for ever
@@ -292,7 +292,7 @@ class ProcessPool(Generic[K, P]):
         entry.state = ProcessState.READY
         entry.ready_at = self.now()
         entry.process.on_change = partial(self._on_turn_change, group)
-        if group.limits.serves_once:
+        if group.serves_once:
             self.schedule_tick(group.limits.max_age)
             if group.waiting and not entry.process.alive:
                 group.serve_next(entry.process)  # its turn learns how it has ended
@@ -309,7 +309,7 @@ class ProcessPool(Generic[K, P]):
             in_a_row=group.backoff.failures,
             said=failure.message,
         )
-        if group.limits.serves_once and group.waiting:
+        if group.serves_once and group.waiting:
             group.fail_next(failure)  # each turn has a start of its own
         elif not group.has_usable_process:  # else somebody may still come and take who waits
             group.fail_waiting(failure)

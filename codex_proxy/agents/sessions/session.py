@@ -195,7 +195,6 @@ class AgentSession:
     def lost(self) -> bool:
         return self._reopening is not None and self._reopening.lost
 
-    @breaks_off
     def close(self) -> None:
         """Ends the session, and interrupts its turn. A child that serves only this session is released at once; one
         with other sessions when the agent has ended the turn, or after `FINISH_SECONDS`.
@@ -342,10 +341,10 @@ class LineFramer:
         return _clean(lines)
 
     def close(self) -> bytes | None:
-        rest = _clean([b"".join(self._parts)])
+        rest = b"".join(self._parts).removesuffix(b"\r")
         self._parts.clear()
         self._size = 0
-        return rest[0] if rest else None
+        return rest or None
 
     def _refuse_too_long(self, lines: list[bytes]) -> None:
         whole = next((n for n, line in enumerate(lines) if len(line) > self._max_line), len(lines))

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import FieldInfo, fields
 
 from codex_proxy.core.damaged_json import beginning_of, value_of, without_halves
-from codex_proxy.core.json_values import UNREADABLE, encode_json, is_too_costly
+from codex_proxy.core.json_values import CHEAP_JSON, UNREADABLE, encode_json, is_too_costly
 
 T = TypeVar("T")
 H = TypeVar("H")
@@ -40,7 +40,7 @@ def decode_line(line: bytes, whole: msgspec.json.Decoder[T], *heads: msgspec.jso
     turn still ends. None: the line is no such JSON.
     """
     value = None
-    if not is_too_costly(line):
+    if len(line) <= CHEAP_JSON or not is_too_costly(line):
         try:
             return whole.decode(line)
         except UNREADABLE:

@@ -99,6 +99,14 @@ def schema_json(schema: Any) -> msgspec.Raw:
     return msgspec.Raw(_encode(schema))
 
 
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def raw_fields(value: Mapping[str, Any]) -> dict[str, msgspec.Raw]:
+    """Returns the fields of an object, each encoded."""
+    return _decode_fields(_encode(value))
+
+
 def activity_line(item: Item) -> str | None:
     """Describes an action of the agent or server in a line."""
     if isinstance(item, McpCall):

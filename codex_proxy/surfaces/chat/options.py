@@ -112,8 +112,8 @@ def offered_tools(request: wire.ChatRequest) -> OfferedTools:
     if legacy:
         return _functions(request.functions or [], request.function_call)
     tools = [_tool(tool) for tool in request.tools or ()]
-    fields = [f"tools[{i}].{tool.kind}.name" for i, tool in enumerate(tools)]
-    refuse_duplicates(tools, fields)
+    if len(tools) > 1:
+        refuse_duplicates(tools, [f"tools[{i}].{tool.kind}.name" for i, tool in enumerate(tools)])
     if request.function_call not in (None, "auto", "none"):
         raise bad_request("'function_call' is only allowed when 'functions' are given.", "function_call")
     return OfferedTools(tools=tuple(tools), choice=_choice(request.tool_choice, tools))

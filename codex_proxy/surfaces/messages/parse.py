@@ -4,7 +4,7 @@ NOT_ALLOWED. Source: docs/messages.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 import msgspec
@@ -77,14 +77,15 @@ def parse(
     check_length("messages", len(request.messages), context.settings.max_items)
     tools = with_tool_changes(request.tools or (), request.messages)
     offered = offered_tools(tools, request.tool_choice, tools_referred_to(request.messages), notes)
-    turn, workdir_param = _turn(request, offered, context)
+    effort = _effort_asked(request)
+    turn, workdir_param = _turn(request, offered, context, effort)
     reader = BlockReader(pdfs, notes, takes_images=takes_images(turn))
     history = history_of(request.messages, reader, identity(turn))
     if not history:
         raise bad_request("There is nothing to answer: every message is empty.", "messages")
     if instructions := instructions_of(request.system):
         history = (HistoryMessage("developer", (TextPart(instructions),)), *history)
-    by_thinking = _effort_asked(request) is None and request.thinking is not None
+    by_thinking = effort is None and request.thinking is not None
     return ParsedMessages(
         fields=THINKING_FIELDS if by_thinking else FIELDS,
         turn=msgspec.structs.replace(turn, history=history),
@@ -94,7 +95,7 @@ def parse(
         web_search=offered.web_search,
         client_names=offered.client_names,
         ignored=(
-            *_ignored_fields(request),
+            *_ignored_fields(request, effort, turn.sampling),
             *forbidden_search("tools[web_search]", context.settings, asked=offered.web_search),
             *ignored_fields(notes),
             *offered.ignored[:MAX_NAMED],
@@ -107,15 +108,21 @@ def parse(
 
 
 def _turn(
-    request: MessagesRequest, offered: MessagesTools, context: ParseContext
+    request: MessagesRequest,
+    offered: MessagesTools,
+    context: ParseContext,
+    effort: str | None,
 ) -> tuple[Turn, WorkdirParam]:
+    """Returns the turn without its history. `effort`: see `_effort_asked`."""
     catalog, schema = context.catalog, _schema_of(request)
     resolved = resolve(request.model or DEFAULT_NAME, catalog)
     acts = _client_acts(request, offered, schema)
     place = place_of(resolved, context, _metadata(request), client_acts=acts)
     turn = msgspec.structs.replace(
         place.turn,
-        effort=_effort_of(request, resolved.effort, efforts_of(resolved.agent_model, catalog)),
+        effort=_effort_of(
+            request.thinking, effort, resolved.effort, efforts_of(resolved.agent_model, catalog)
+        ),
         summary="auto" if _wants_thinking(request.thinking) else None,
         web_search=offered.web_search and context.settings.web_search,
         tools=offered.tools,
@@ -166,8 +173,10 @@ def _sampling(request: MessagesRequest) -> dict[str, float]:
     }
 
 
-def _ignored_fields(request: MessagesRequest) -> tuple[str, ...]:
-    effort, numbers = _effort_asked(request), _sampling(request)
+def _ignored_fields(
+    request: MessagesRequest, effort: str | None, numbers: Collection[str]
+) -> tuple[str, ...]:
+    """`numbers`: the sampling parameters that can be used."""
     return (
         *(name for name in non_null_fields(request, SAMPLING["messages"]) if name not in numbers),
         *(("metadata",) if request.metadata else ()),
@@ -190,12 +199,14 @@ def _effort_asked(request: MessagesRequest) -> str | None:
     return request.output_config.effort if request.output_config else None
 
 
-def _effort_of(request: MessagesRequest, by_name: str | None, efforts: Sequence[str]) -> str | None:
-    """Returns the effort; None: the agent's default. `by_name`: the effort in the model's name."""
-    thinking = request.thinking
+def _effort_of(
+    thinking: Thinking | None, asked: str | None, by_name: str | None, efforts: Sequence[str]
+) -> str | None:
+    """Returns the effort; None: the agent's default. `asked`: see `_effort_asked`; `by_name`: the effort in the model's
+    name.
+    """
     if thinking is not None and thinking.type == "disabled":
         return nearest_effort("none", efforts)
-    asked = _effort_asked(request)
     if asked not in EFFORTS:
         asked = None
     if asked is None and thinking is not None and thinking.budget_tokens is not None:

@@ -117,7 +117,9 @@ class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def stops_of(stop: str | Sequence[str] | None) -> tuple[str, ...]:
     """Returns distinct stop sequences but empty ones, which would match everywhere."""
-    given = (stop,) if isinstance(stop, str) else stop or ()
+    if not stop:
+        return ()
+    given = (stop,) if isinstance(stop, str) else stop
     return tuple(dict.fromkeys(sequence for sequence in given if sequence))
 
 
@@ -212,12 +214,11 @@ def _header_mode(value: str | None) -> Mode | None:
 
 
 class Place(NamedTuple):
-    """Where and how a turn runs: a `turn` with only mode, folder and sandbox, the mode of turns behind calls of the
-    client's tools, and the field or header that named the folder.
+    """Where and how a turn runs: a `turn` with only mode, folder and sandbox, and the field or header that named the
+    folder.
     """
 
     turn: Turn
-    mode_after_calls: Mode
     workdir_param: WorkdirParam
 
 
@@ -240,7 +241,7 @@ def place_of(
         sandbox=sandbox_of(hints.sandbox, settings.sandbox),
         origin=hints.origin,
     )
-    return Place(turn, mode_of(resolved, context, client_acts=True), named_by if folder else None)
+    return Place(turn, named_by if folder else None)
 
 
 JSON_OBJECT_WORDS: Final = (

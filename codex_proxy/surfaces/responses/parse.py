@@ -30,6 +30,7 @@ from codex_proxy.surfaces.requests.options import (
     asked_calls,
     forbidden_search,
     json_schema_format,
+    mode_of,
     non_null_fields,
     options_as_given,
     place_of,
@@ -141,7 +142,7 @@ def _convert(request: ResponseRequest, context: ParseContext, pdfs: PdfTexts | N
     )
     return ParsedResponse(
         turn=turn,
-        mode_after_calls=place.mode_after_calls,
+        mode_after_calls=mode_of(resolved, context, client_acts=True),
         model_asked=request.model,
         input_items=items,
         instructions=request.instructions,
