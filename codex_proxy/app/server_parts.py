@@ -64,7 +64,7 @@ class ServerPart:
         """
 
     def add_to(self, app: web.Application) -> None:
-        """Adds middlewares and keys to the complete application."""
+        """Adds middlewares, keys and what runs beside it (`cleanup_ctx`) to the complete application."""
 
     def serving(self, stop_wanted: asyncio.Event) -> None:
         """Called when the server serves and waits for its end: the event stops it."""

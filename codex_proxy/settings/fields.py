@@ -24,6 +24,11 @@ else:
     FakeDialect = Literal[("proto", "app-server", *(name for part in parts() for name in part.fake_dialects))]
 
 
+_SHARED_STORE = (
+    f", or a database, which several servers may share (`{shared_store()}`)" if shared_store() else ""
+)
+
+
 def store_scheme_fault(scheme: str) -> str:
     """Returns why no part has a store for addresses with this scheme, as the end of a sentence; empty if one has."""
     if any(scheme in part.stores for part in parts()):
@@ -223,8 +228,7 @@ class CoreSettings(SourcedSettings):
     store: str = Field(
         "sqlite",
         description="where responses and conversations are stored: `sqlite` (`store.sqlite3` in the state folder), the "
-        "path of such a file, `memory`, `off` (nowhere), or the `postgresql://` URL of a database, which several "
-        "servers may share",
+        f"path of such a file, `memory`, `off` (nowhere){_SHARED_STORE}",
     )
     store_max_age: float = Field(
         30 * 86400.0, ge=0, description="seconds that a response is kept; 0: no limit"

@@ -19,7 +19,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
+from codex_proxy.app.server import make_server
 from codex_proxy.core.faults import UserError
+from codex_proxy.http.body import BODY_BUDGET, body_budget
 from codex_proxy.parts.machines import supervisor
 from codex_proxy.parts.machines.server_part import server_part
 from codex_proxy.parts.machines.supervisor import Supervisor
@@ -256,6 +258,19 @@ def test_a_store_of_one_process_is_refused_for_several(tmp_path: Path, store: st
         server_part(settings_of(tmp_path, workers=2, store=store), {})
     assert server_part(settings_of(tmp_path, workers=2, store="off"), {})
     assert server_part(settings_of(tmp_path, workers=1, store=store), {}) is None
+
+
+async def test_each_of_two_workers_takes_half_of_the_memory_for_bodies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("codex_proxy.parts.machines.server_part.memory_bytes", lambda: 64 << 30)
+    server = await make_server(settings_of(tmp_path, workers=2, store="off"), ENVIRONMENT, worker=1)
+    try:
+        await server.start()
+        assert server.app is not None
+        assert server.app[BODY_BUDGET].total == body_budget(32 << 30)[0]
+    finally:
+        await server.stop()
 
 
 def test_a_port_that_another_server_has_is_refused(tmp_path: Path) -> None:
