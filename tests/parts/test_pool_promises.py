@@ -18,7 +18,7 @@ from codex_proxy.agents.confinement.plain_turns import PlainConfinement
 from codex_proxy.agents.dialect import Ended
 from codex_proxy.agents.process_pool.plan import PoolLimits
 from codex_proxy.agents.process_pool.pool import MEMORY_SECONDS, ORPHAN_SECONDS, ProcessPool
-from codex_proxy.agents.process_pool.process import PooledProcess
+from codex_proxy.agents.process_pool.processes import PooledProcess
 from codex_proxy.agents.sessions.child_per_turn import ChildPerTurnAgent, ChildSpec
 from codex_proxy.agents.sessions.session import AgentSession
 from codex_proxy.app.system import SystemClock
@@ -169,7 +169,7 @@ def process_of(session: AgentSession) -> PooledProcess:
 @pytest.fixture(autouse=True)
 def no_children(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes on paper have none; without CONFIG_PROC_CHILDREN each look for them reads all processes."""
-    monkeypatch.setattr("codex_proxy.agents.process_pool.process.children_of", lambda pid: {})
+    monkeypatch.setattr("codex_proxy.agents.process_pool.processes.children_of", lambda pid: {})
 
 
 every_agent = pytest.mark.parametrize("make", [app_server, acp, claude_code, child_per_turn])

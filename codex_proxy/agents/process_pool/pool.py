@@ -20,8 +20,8 @@ import msgspec
 import structlog
 
 from codex_proxy.agents.agent import AgentBase, ProcessCounts, ProcessFacts
-from codex_proxy.agents.process_pool.group import FileStamp, K, P, PoolEntry, ProcessGroup, T
 from codex_proxy.agents.process_pool.plan import PoolLimits, ProcessState, assign, keeps_spare, maintain
+from codex_proxy.agents.process_pool.processes import FileStamp, K, P, PoolEntry, ProcessGroup, T
 from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind
 from codex_proxy.core.interfaces import keep_until_done
 

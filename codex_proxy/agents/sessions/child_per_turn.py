@@ -14,7 +14,7 @@ import msgspec
 from codex_proxy.agents.dialect import Dialect
 from codex_proxy.agents.process_pool.plan import ONE_TURN_AHEAD
 from codex_proxy.agents.process_pool.pool import PooledAgent, ProcessPool
-from codex_proxy.agents.process_pool.process import RENEWED, PooledProcess
+from codex_proxy.agents.process_pool.processes import RENEWED, PooledProcess
 from codex_proxy.agents.sessions.session import (
     AgentSession,
     ChunkFramer,

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from codex_proxy.agents.dialect import ChannelConnection, Ended
-from codex_proxy.agents.process_pool.process import RENEWED, PooledProcess
+from codex_proxy.agents.process_pool.processes import RENEWED, PooledProcess
 from codex_proxy.agents.sessions.session import (
     LineFramer,
     LineTooLong,
