@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.http.serving import Proxy, fake_proxy, user
+from tests.every_agent import ALL_KINDS, OF_TESTS, proxy_of, with_every_agent
+from tests.http.serving import Proxy, user
 
 SIZE = 20_000
 FLOOD = "[[fake:count n=100000]]"
@@ -16,7 +17,7 @@ FLOOD = "[[fake:count n=100000]]"
 
 @pytest.fixture(params=["proto", "app-server"])
 async def proxy(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Proxy]:
-    async with fake_proxy(tmp_path, fake_dialect=request.param, max_output_size=SIZE) as running:
+    async with proxy_of(request.param, tmp_path, max_output_size=SIZE) as running:
         yield running
         assert running.server.runs.running == 0
 
@@ -37,9 +38,11 @@ async def test_a_flood_ends_a_chat_answer_as_length(proxy: Proxy) -> None:
     assert text.startswith(whole) or whole.startswith(text)
 
 
-async def test_a_flood_ends_a_response_as_incomplete(proxy: Proxy) -> None:
+@pytest.mark.parametrize("kind", with_every_agent(ALL_KINDS, but=OF_TESTS))
+async def test_a_flood_ends_a_response_as_incomplete(kind: str, tmp_path: Path) -> None:
     body: dict[str, Any] = {"model": "codex-5", "input": FLOOD}
-    response = (await proxy.send("POST", "/v1/responses", body)).body
+    async with proxy_of(kind, tmp_path, max_output_size=SIZE) as proxy:
+        response = (await proxy.send("POST", "/v1/responses", body)).body
     assert (response["status"], response["incomplete_details"]) == (
         "incomplete",
         {"reason": "max_output_tokens"},

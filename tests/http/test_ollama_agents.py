@@ -10,30 +10,16 @@ from typing import Any
 import ollama
 import pytest
 
-from tests.http.claude import claude_proxy
-from tests.http.serving import Proxy, fake_proxy, until
-from tests.model_server import proxy_before
+from tests.every_agent import proxy_of
+from tests.http.serving import Proxy, until
 from tests.ollama_client import SCHEMA, WEATHER, briefly, client_of
 from tests.pictures import png_of
 
 
-@pytest.fixture(params=["app-server", "claude-code", "upstream"])
+@pytest.fixture(params=["app-server", "claude-code", "openai-chat"])
 async def proxy(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Proxy]:
-    if request.param == "claude-code":
-        async with claude_proxy(tmp_path) as made:
-            yield made
-    elif request.param == "app-server":
-        async with fake_proxy(tmp_path, fake_dialect="app-server") as made:
-            yield made
-    else:
-        folders = [tmp_path / "behind", tmp_path / "before"]
-        for folder in folders:
-            folder.mkdir()
-        async with (
-            fake_proxy(folders[0], fake_dialect="app-server") as behind,
-            proxy_before(f"{behind.url}/v1", folders[1]) as made,
-        ):
-            yield made
+    async with proxy_of(request.param, tmp_path) as made:
+        yield made
 
 
 @pytest.fixture

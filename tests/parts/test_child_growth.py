@@ -11,6 +11,7 @@ from codex_proxy.agents.sessions.session import MAX_LINE_BYTES
 from codex_proxy.core.json_values import LONG_JSON, is_too_costly
 from codex_proxy.process.pipes import READ_BYTES
 from tests.cpu_time import assert_cpu_time_below, cpu_seconds, slowness
+from tests.every_agent import OF_MODEL_SERVERS, OF_TESTS, with_every_agent
 from tests.growth import assert_linear
 from tests.parts.child_readers import READERS, ChildReader, as_lines
 from tests.parts.child_shapes import CLAUDE_CODE_STRUCTURED, LONG_LINES, SHAPES, Shape
@@ -30,7 +31,14 @@ def assert_reading_is_linear(start: Callable[[], ChildReader], shape: Shape) -> 
 
 
 @pytest.mark.sampled(every=31)
-@pytest.mark.parametrize(("child", "shape"), [(child, shape) for child in SHAPES for shape in SHAPES[child]])
+@pytest.mark.parametrize(
+    ("child", "shape"),
+    [
+        (child, shape)
+        for child in with_every_agent(SHAPES, but=OF_TESTS | OF_MODEL_SERVERS)
+        for shape in SHAPES[child]
+    ],
+)
 def test_reading_twice_as_much_of_a_child_costs_twice_as_much(child: str, shape: str) -> None:
     assert_reading_is_linear(READERS[child], SHAPES[child][shape])
 

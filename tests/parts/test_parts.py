@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pkgutil
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from codex_proxy.cli import SETTINGS_OPTION
 from codex_proxy.core.passing import PASSED_PATHS
 from codex_proxy.parts import KNOWN, KnownPart, Part, own_settings_of, parts
 from codex_proxy.settings.fields import Settings
+from tests import every_agent
 
 ROOT = Path(__file__).parent.parent.parent
 PATIENCE = 120
@@ -89,10 +91,25 @@ def commands_of(part: Part) -> tuple[str, ...]:
 CORE_AGENTS = {"codex-app-server", "codex-proto", "codex-exec", "fake"}
 
 
-def test_what_is_tried_with_every_agent_is_tried_with_those_of_all_parts() -> None:
-    """Where the cases of a test are the agents of the registry, an absent part would be a hole that nobody sees."""
+def test_the_agents_of_the_registry_are_those_of_the_core_and_of_all_parts() -> None:
     of_parts = {agent for known in KNOWN.values() for agent in known.agents}
     assert set(BUILT_IN) == {spec.name for spec in specs()} == CORE_AGENTS | of_parts
+
+
+@pytest.mark.parametrize(
+    "matrix",
+    [
+        *("access/test_output_size.py", "secrecy/test_environment.py", "real/test_client_text.py"),
+        *("parts/test_reader_damage.py", "parts/test_child_growth.py"),
+    ],
+)
+def test_what_is_tried_with_every_agent_has_a_case_for_an_agent_that_is_new(
+    matrix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An absent part, or an agent that nobody has thought of, would be a hole that nobody sees."""
+    monkeypatch.setattr(every_agent, "KNOWN", {**KNOWN, "planted": KnownPart(agents=("planted-agent",))})
+    with pytest.raises(AssertionError, match="agents without a case"):
+        runpy.run_path(str(ROOT / "tests" / matrix))
 
 
 @pytest.fixture

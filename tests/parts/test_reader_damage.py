@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.agents.damage import STRANGE
+from tests.every_agent import OF_MODEL_SERVERS, OF_TESTS, with_every_agent
 from tests.parts.reader_damage import (
     ADDRESSES,
     GONE,
@@ -24,6 +25,13 @@ from tests.parts.reader_damage import (
     with_other_address,
 )
 
+KIND_OF = {
+    "codex proto": "proto",
+    "codex app-server": "app-server",
+    "claude code": "claude-code",
+    "acp": "acp",
+}
+"""The kind of agents that a reader is of."""
 SOME = 5
 """The recordings of a reader that the default run plays under a damage; all are played with `--all`."""
 ALL_OF_THEM = pytest.mark.exhaustive
@@ -51,6 +59,7 @@ def some_turns(name: str, seed: str, *, all_of_them: bool) -> Sequence[Any]:
     return turns if all_of_them else random.Random(seed).sample(turns, SOME)
 
 
+with_every_agent([KIND_OF[reader] for reader in READERS], but=OF_TESTS | OF_MODEL_SERVERS)
 EACH_READER = pytest.mark.parametrize("reader", READERS)
 HOW_MANY = pytest.mark.parametrize(
     "all_of_them", [pytest.param(False, id="some"), pytest.param(True, id="all", marks=ALL_OF_THEM)]

@@ -14,6 +14,7 @@ from openai import AsyncOpenAI
 from codex_proxy.app.server import make_server
 from codex_proxy.parts.acp.presets import PRESETS
 from codex_proxy.settings.fields import Settings
+from tests.every_agent import OF_MODEL_SERVERS, OF_TESTS, with_every_agent
 from tests.real import claude_proxy, proxy
 from tests.real.acp_proxy import AGENTS, acp_proxy
 from tests.real.client_text import QUIET, REMEMBER, SECRET, ClientText, memories_in, plant, strings
@@ -29,6 +30,15 @@ NATIVE = (
     *(("codex-app-server", "plain"), ("codex-app-server", "agent"), ("codex-exec", "plain")),
 )
 """The agents that do not speak ACP, and the modes of their turns."""
+with_every_agent(
+    {name for name, _ in NATIVE} | PRESETS.keys(),
+    but={
+        **OF_TESTS,
+        **OF_MODEL_SERVERS,
+        "acp": "a program of the operator's: each preset is one",
+        "codex-proto": "its release knows no model server with a key of its own",
+    },
+)
 KINDS = [
     *(pytest.param(name, mode, id=f"{name} {mode}") for name, mode in NATIVE),
     *(pytest.param(*each.values, "agent", marks=each.marks, id=str(each.values[0])) for each in AGENTS),

@@ -13,9 +13,10 @@ import aiohttp
 import psutil
 import pytest
 
-from codex_proxy.agents.fake.fake_setup import START
 from codex_proxy.parts import absent_part
 from codex_proxy.process.launch import ALLOWED_NAMES, ALLOWED_PREFIXES
+from tests.every_agent import OF_MODEL_SERVERS, OF_TESTS, with_every_agent
+from tests.http.claude import claude
 from tests.process_left.talk import talk
 from tests.real.codex_home import CodexHome, make_codex_home
 from tests.real.model_server import model_server
@@ -46,6 +47,8 @@ SIGN_IN = {
 }
 """What the agent itself needs, and nothing that it runs."""
 KEY_HEADER = {"Authorization": f"Bearer {KEY}"}
+WITH_A_CHILD = ("proto", "app-server", "acp", "claude-code")
+"""The kinds of agents that are a program."""
 HAS_MCP = not absent_part("tools", "mcp")
 MCP_PROGRAM = Path(__file__).parents[1] / "mcp" / "program.py"
 
@@ -70,8 +73,8 @@ def environments(pid: int) -> Iterator[tuple[list[str], dict[str, str]]]:
 
 
 @pytest.mark.sampled(every=2, first=1)
-@pytest.mark.parametrize("dialect", ["proto", "app-server"])
-async def test_no_child_sees_a_secret_of_the_operators(tmp_path: Path, dialect: str) -> None:
+@pytest.mark.parametrize("kind", with_every_agent(WITH_A_CHILD, but=OF_TESTS | OF_MODEL_SERVERS))
+async def test_no_child_sees_a_secret_of_the_operators(tmp_path: Path, kind: str) -> None:
     home = CodexHome(tmp_path / "home", tmp_path / "work", tmp_path / "user")
     for folder in (home.path, home.workdir, home.user):
         folder.mkdir()
@@ -79,22 +82,22 @@ async def test_no_child_sees_a_secret_of_the_operators(tmp_path: Path, dialect: 
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
     environment = {
         **SECRETS,
-        **SIGN_IN,
+        **({"CLAUDE_BIN": str(claude(tmp_path))} if kind == "claude-code" else SIGN_IN),
         "FAKE_CODEX_MODELS": "any",
-        "PROXY_FAKE_DIALECT": dialect,
+        **({} if kind == "claude-code" else {"PROXY_FAKE_DIALECT": kind}),
         **({"PROXY_MCP_CONFIG": str(tmp_path / "mcp.json")} if HAS_MCP else {}),
         "STREAM_RELEASE_FILE": str(tmp_path / "never"),
     }
-    arguments = ("--agent", "fake", "--log-level", "debug")
+    arguments = ("--agent", "claude-code" if kind == "claude-code" else "fake", "--log-level", "debug")
     async with (
         proxy_process(home, *arguments, environment=environment) as proxy,
-        talk(proxy.url, chat_request("[[fake:text hold=1]]"), headers=KEY_HEADER) as client,
+        talk(proxy.url, chat_request("[[fake:text hold=1]]", model="codex-5"), headers=KEY_HEADER) as client,
     ):
         await client.says(b"content")
         seen = list(environments(proxy.pid))
-        if HAS_MCP and dialect == "app-server":
+        if HAS_MCP and kind == "app-server":
             assert [line for line, _ in seen if str(MCP_PROGRAM) in line]
-        assert [line for line, _ in seen if START in line]
+        assert [line for line, _ in seen if "fake_proto" in " ".join(line)]
         for _, names in seen:
             assert PLANTED.findall(repr(names)) == []
             assert not [name for name in names if name.startswith("PROXY_")]
