@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -18,7 +18,7 @@ from codex_proxy.admission.routes import Route
 from codex_proxy.agents.codex.spec import AUTO
 from codex_proxy.agents.registry import specs
 from codex_proxy.cli import serve
-from codex_proxy.parts.upstream.config import UpstreamConfig
+from codex_proxy.parts import agent_tables
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.flags import KEYS_OF_TABLES
 from codex_proxy.settings.tables import AgentTable
@@ -135,10 +135,16 @@ def own_settings() -> str:
     return "Settings from above that an agent may have for itself:\n\n" + "\n".join(lines) + "\n"
 
 
+def tables_of_agents() -> Iterator[tuple[str, type[BaseModel]]]:
+    """Yields the settings of parts that are tables of agents, with what each table has."""
+    for name in agent_tables():
+        yield name, get_args(Settings.model_fields[name].annotation)[1]
+
+
 def tables() -> str:
     """Returns the text about the tables."""
     parts = (
-        "### `[upstreams.NAME]`\n\n" + table_rows(UpstreamConfig),
+        *(f"### `[{name}.NAME]`\n\n{table_rows(table)}" for name, table in tables_of_agents()),
         "### `[agents.NAME]`\n\n" + table_rows(AgentTable) + "\n" + own_settings(),
         "### `[routes.NAME]`\n\n" + table_rows(Route),
     )

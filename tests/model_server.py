@@ -10,6 +10,7 @@ own and from LiteLLM's proxy.
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -20,6 +21,7 @@ import msgspec
 from aiohttp import web
 
 from tests.http.serving import Proxy, fake_proxy, user
+from tests.response_events import message, response_with
 
 FILE = Path(__file__).parent / "golden" / "upstreams" / "cases.json"
 
@@ -250,3 +252,58 @@ async def raw_upstream(talk: Talk, listing: Talk | None = None) -> AsyncIterator
         server.close()
         for writer in open_writers:
             writer.transport.abort()
+
+
+class Model:
+    """An upstream of one wire that makes the calls of a script."""
+
+    def __init__(self, wire: str, server: Upstream) -> None:
+        self._chat = wire == "openai-chat"
+        self._server = server
+
+    def calls(self, name: str, arguments: str, id: str = "call_a") -> None:
+        """Makes this call next."""
+        item = {
+            "type": "function_call",
+            "id": f"fc_{id}",
+            "call_id": id,
+            "name": name,
+            "arguments": arguments,
+        }
+        self._server.script.append(
+            stream(call(name, arguments, id), finish="tool_calls")
+            if self._chat
+            else response_with({**item, "status": "completed"})
+        )
+
+    def says(self, text: str) -> None:
+        self._server.script.append(stream({"content": text}) if self._chat else response_with(message(text)))
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The last request."""
+        return self._server.requests[-1].body
+
+    @property
+    def tools(self) -> list[Any]:
+        """The functions that it was offered last."""
+        offered = self.body["tools"]
+        assert all(tool["type"] == "function" for tool in offered)
+        return [tool.get("function", tool) for tool in offered]
+
+    @property
+    def called(self) -> list[tuple[str, Any]]:
+        """Its earlier calls: name and arguments."""
+        if self._chat:
+            calls = [call for each in self.body["messages"] for call in each.get("tool_calls", ())]
+            made = [call["function"] for call in calls]
+        else:
+            made = [item for item in self.body["input"] if item["type"] == "function_call"]
+        return [(each["name"], json.loads(each["arguments"])) for each in made]
+
+    @property
+    def told(self) -> list[str]:
+        """The outputs of its calls."""
+        if self._chat:
+            return [each["content"] for each in self.body["messages"] if each["role"] == "tool"]
+        return [item["output"] for item in self.body["input"] if item["type"] == "function_call_output"]

@@ -22,6 +22,7 @@ from codex_proxy.core.passing import PASSED_PATHS
 from codex_proxy.http.app_keys import CLIENTS
 from codex_proxy.http.middleware.access import ABORT_SECONDS, RIGHTS
 from codex_proxy.http.middleware.rate_limit import CONNECTIONS
+from codex_proxy.parts import absent_part
 from tests.access.keyed import key_header, keyed_proxy, look_now, write_keys
 from tests.http.serving import Proxy, fake_proxy, until, user
 from tests.waiting import PATIENCE, poll
@@ -42,6 +43,12 @@ CHAT: Final = user(HELD)
 MESSAGES: Final = {**CHAT, "max_tokens": 100}
 RESPONSE: Final = {"model": "codex-5", "input": HELD}
 
+HAS_UPSTREAMS: Final = not absent_part("settings", "upstreams")
+OF_UPSTREAMS: Final = {
+    "POST /api/embed": [Ask({"model": "local/m", "input": "x"}, runs=0)],
+    "POST /api/embeddings": [Ask({"model": "local/m", "prompt": "x"}, runs=0)],
+    **{f"POST {path}": [Ask({"model": "local/m", "input": "x"}, runs=0)] for path in PASSED_PATHS},
+}
 LASTING: Final[Mapping[str, list[Ask]]] = {
     "POST /chat/completions": [Ask(CHAT), Ask({**CHAT, "stream": True}), Ask({**CHAT, "n": 2}, runs=2)],
     "POST /messages": [Ask(MESSAGES), Ask({**MESSAGES, "stream": True})],
@@ -56,10 +63,8 @@ LASTING: Final[Mapping[str, list[Ask]]] = {
     "GET /responses/{id}": [Ask({}, runs=0)],
     "POST /api/chat": [Ask(CHAT), Ask({**CHAT, "stream": False})],
     "POST /api/generate": [Ask({"model": "codex-5", "prompt": HELD})],
-    "POST /api/embed": [Ask({"model": "local/m", "input": "x"}, runs=0)],
-    "POST /api/embeddings": [Ask({"model": "local/m", "prompt": "x"}, runs=0)],
-    **{f"POST {path}": [Ask({"model": "local/m", "input": "x"}, runs=0)] for path in PASSED_PATHS},
     "GET /ui/api/live": [Ask({}, runs=0)],
+    **(OF_UPSTREAMS if HAS_UPSTREAMS else {}),
 }
 """The routes whose answers last as long as a turn, an upstream or the client."""
 
@@ -89,6 +94,7 @@ SHORT: Final = frozenset(
             "GET /ui/api/choices",
         ),
         *("GET /ui/api/turns/{id}/cassette", "POST /ui/api/turns/{id}/cancel"),
+        *(() if HAS_UPSTREAMS else OF_UPSTREAMS),
         *("GET /ui/api/stored", "GET /ui/api/stored/{id}/tree", "GET /ui/api/conversations"),
     }
 )
@@ -142,9 +148,10 @@ async def stuck_upstream() -> AsyncIterator[str]:
 async def proxy(tmp_path: Path) -> AsyncIterator[Proxy]:
     """A server with every endpoint, on the fake agent and an upstream that does not go on."""
     async with stuck_upstream() as url:
+        table = {"url": url, "retries": 0, "models": ["m"], "paths": list(PASSED_PATHS)}
         settings: dict[str, Any] = {
             "agent": "fake",
-            "upstreams": {"local": {"url": url, "retries": 0, "models": ["m"], "paths": list(PASSED_PATHS)}},
+            **({"upstreams": {"local": table}} if HAS_UPSTREAMS else {}),
             "max_running_turns": 100,
             "choices": "sample",
             "ui": True,
@@ -340,7 +347,9 @@ async def test_an_answer_that_has_not_begun_becomes_an_error(
     assert ends in json.dumps(json.loads(cut.data)["error"])
 
 
-@pytest.mark.parametrize("route", ["GET /ui/api/live", "POST /embeddings"])
+@pytest.mark.parametrize(
+    "route", ["GET /ui/api/live", pytest.param("POST /embeddings", marks=pytest.mark.part("upstream"))]
+)
 async def test_an_answer_without_a_form_for_errors_breaks_off(
     proxy: Proxy, tmp_path: Path, route: str
 ) -> None:

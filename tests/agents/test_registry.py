@@ -228,7 +228,9 @@ class AgentWithModels:
 
 
 @pytest.mark.parametrize("env", ["prod", "dev"])
-@pytest.mark.parametrize("agent", [*names(), "several", "several others"])
+@pytest.mark.parametrize(
+    "agent", [*names(), "several", pytest.param("several others", marks=pytest.mark.part("upstream"))]
+)
 def test_only_an_agent_that_is_codex_lists_codex_5_and_no_list_is_empty(agent: str, env: str) -> None:
     spoken: dict[str, Any] = {"agent": agent}
     if agent.startswith("several"):

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.clients.running import CLIENTS, HERE, output_of
-from tests.model_server import proxy_before, upstream
-from tests.parts.upstream.test_machine_tools import Model
+from tests.model_server import Model, proxy_before, upstream
 
-pytestmark = pytest.mark.exhaustive
+pytestmark = [pytest.mark.exhaustive, pytest.mark.part("upstream")]
 """The SDK has to be installed first."""
 
 (SDK,) = [client for client in CLIENTS if client.name == "openai-agents-responses"]

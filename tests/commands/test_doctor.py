@@ -425,7 +425,9 @@ async def test_every_value_is_reported_with_where_it_came_from(tmp_path: Path) -
     assert told["host"] == ("127.0.0.1", "default", "")
 
 
-@pytest.mark.parametrize("table", ["agents", "upstreams", "routes"])
+@pytest.mark.parametrize(
+    "table", ["agents", "routes", pytest.param("upstreams", marks=pytest.mark.part("upstream"))]
+)
 def test_of_tables_only_the_names_are_reported(table: str) -> None:
     assert report_value(table, {"one": {"key_file": "/secret"}, "two": {}}) == "one,two"
 
@@ -558,6 +560,7 @@ async def test_the_real_binary_says_itself_that_nobody_is_signed_in(tmp_path: Pa
     assert [check.status for check in checkup.checks if check.name == "sign-in"] == ["ok"]
 
 
+@pytest.mark.part("mcp")
 @pytest.mark.parametrize(
     ("servers", "status", "says"),
     [

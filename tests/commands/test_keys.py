@@ -58,6 +58,7 @@ def test_no_two_keys_are_the_same(file: Path) -> None:
     assert len(made) == len(read_keys(file)) == 5
 
 
+@pytest.mark.part("upstream")
 def test_an_agent_that_the_settings_do_not_have_is_named(file: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text('[upstreams.groq]\npreset = "groq"\n\n[upstreams.ollama]\npreset = "ollama"\n')

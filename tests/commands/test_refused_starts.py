@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from codex_proxy.parts import absent_part
 from codex_proxy.store.lock import StoreLock
 from tests.commands.codexes import command, environment
 from tests.forking import ROOT
@@ -86,54 +85,66 @@ TROUBLES: dict[str, tuple[Trouble, str]] = {
     ),
     "an origin that is none": (with_variables(PROXY_ALLOWED_ORIGINS="*"), "is not an origin"),
     "a network that is none": (with_variables(PROXY_TRUSTED_PROXIES="here"), "PROXY_TRUSTED_PROXIES"),
-    "a model server's address": (
-        with_variables(PROXY_UPSTREAM_URL="here", PROXY_AGENT="openai-chat"),
-        "an address",
-    ),
-    "certificates that are none": (
-        with_variables(
-            PROXY_UPSTREAMS=MODEL_SERVER.replace("}}", ', "ca_file": "@/text"}}'), PROXY_AGENT="x"
-        ),
-        "/text cannot be read (it has no certificates",
-    ),
-    "a proxy that is none": (
-        with_variables(
-            PROXY_UPSTREAM_URL="http://models.example", PROXY_AGENT="openai-chat", http_proxy="socks5://a"
-        ),
-        "http_proxy is not the address of an HTTP proxy",
-    ),
-    "recordings that are none": (with_variables(PROXY_CASSETTES_REPLAY="@/none"), "no folder"),
-    "a recording that cannot be read": (
-        with_variables(PROXY_CASSETTES_REPLAY="@/broken"),
-        "broken/1.jsonl, line 1",
-    ),
-    "a folder of recordings that is a file": (
-        with_variables(PROXY_CASSETTES_RECORD="@/text"),
-        "--record @/text cannot be written",
-    ),
-    "a folder of recordings below a file": (
-        with_variables(PROXY_CASSETTES_RECORD="@/text/new", PROXY_CASSETTES_REPLAY="@/text/old"),
-        "--record @/text/new cannot be written",
-    ),
-    "a pattern that is none": (
-        with_variables(PROXY_CASSETTES_RECORD="@/new", PROXY_CASSETTES_SCRUB="("),
-        "--scrub is not a valid regular expression",
-    ),
-    "a field that is none": (
-        with_variables(PROXY_CASSETTES_RECORD="@/new", PROXY_CASSETTES_MATCH="none"),
-        "--match none is not known",
-    ),
 }
-if not absent_part("settings", "workers"):
-    TROUBLES["workers on a file"] = (with_variables(PROXY_WORKERS="2"), "--workers 2")
-if not absent_part("tools", "mcp"):
-    TROUBLES["MCP servers that are none"] = (
-        with_variables(PROXY_MCP_CONFIG="@/text"),
-        "/text: the file of MCP servers",
-    )
+OF_PARTS: dict[str, Mapping[str, tuple[Trouble, str]]] = {
+    "machines": {"workers on a file": (with_variables(PROXY_WORKERS="2"), "--workers 2")},
+    "mcp": {
+        "MCP servers that are none": (
+            with_variables(PROXY_MCP_CONFIG="@/text"),
+            "/text: the file of MCP servers",
+        )
+    },
+    "upstream": {
+        "a model server's address": (
+            with_variables(PROXY_UPSTREAM_URL="here", PROXY_AGENT="openai-chat"),
+            "an address",
+        ),
+        "certificates that are none": (
+            with_variables(
+                PROXY_UPSTREAMS=MODEL_SERVER.replace("}}", ', "ca_file": "@/text"}}'), PROXY_AGENT="x"
+            ),
+            "/text cannot be read (it has no certificates",
+        ),
+        "a proxy that is none": (
+            with_variables(
+                PROXY_UPSTREAM_URL="http://models.example", PROXY_AGENT="openai-chat", http_proxy="socks5://a"
+            ),
+            "http_proxy is not the address of an HTTP proxy",
+        ),
+    },
+    "cassettes": {
+        "recordings that are none": (with_variables(PROXY_CASSETTES_REPLAY="@/none"), "no folder"),
+        "a recording that cannot be read": (
+            with_variables(PROXY_CASSETTES_REPLAY="@/broken"),
+            "broken/1.jsonl, line 1",
+        ),
+        "a folder of recordings that is a file": (
+            with_variables(PROXY_CASSETTES_RECORD="@/text"),
+            "--record @/text cannot be written",
+        ),
+        "a folder of recordings below a file": (
+            with_variables(PROXY_CASSETTES_RECORD="@/text/new", PROXY_CASSETTES_REPLAY="@/text/old"),
+            "--record @/text/new cannot be written",
+        ),
+        "a pattern that is none": (
+            with_variables(PROXY_CASSETTES_RECORD="@/new", PROXY_CASSETTES_SCRUB="("),
+            "--scrub is not a valid regular expression",
+        ),
+        "a field that is none": (
+            with_variables(PROXY_CASSETTES_RECORD="@/new", PROXY_CASSETTES_MATCH="none"),
+            "--match none is not known",
+        ),
+    },
+}
+"""What can be wrong with the settings of a part."""
+TROUBLES |= {name: trouble for troubles in OF_PARTS.values() for name, trouble in troubles.items()}
+EACH_TROUBLE = [
+    pytest.param(name, marks=[pytest.mark.part(part) for part in OF_PARTS if name in OF_PARTS[part]])
+    for name in TROUBLES
+]
 
 
-@pytest.mark.parametrize("name", TROUBLES)
+@pytest.mark.parametrize("name", EACH_TROUBLE)
 async def test_what_the_server_does_not_start_with_fails_a_check(name: str, tmp_path: Path) -> None:
     make, words = TROUBLES[name]
     words = words.replace("@", str(tmp_path))

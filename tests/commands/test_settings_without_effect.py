@@ -48,7 +48,7 @@ def test_a_setting_that_only_one_kind_of_agent_uses_is_declared_by_it() -> None:
     assert {"sandbox", "workdir", "builtin_tools"} <= set(OF_AN_AGENT)
 
 
-@pytest.mark.part("claude_code")
+@pytest.mark.part("claude_code", "upstream")
 def test_tables_use_what_their_agents_use(tmp_path: Path) -> None:
     settings = settings_of(
         tmp_path,
@@ -63,6 +63,7 @@ def test_tables_use_what_their_agents_use(tmp_path: Path) -> None:
     assert settings_without_effect(settings) == ("codex_home", "upstream_url", "upstream_key")
 
 
+@pytest.mark.part("upstream")
 async def test_the_banner_and_doctor_name_settings_without_effect(tmp_path: Path) -> None:
     async with upstream() as server:
         given: dict[str, Any] = {
@@ -78,6 +79,7 @@ async def test_the_banner_and_doctor_name_settings_without_effect(tmp_path: Path
     assert settings_check(used, None, {}).status == "ok"
 
 
+@pytest.mark.part("upstream")
 @pytest.mark.parametrize("name", ["PROXY_UPSTREAM_URL", "OPENAI_BASE_URL_INTERNAL"])
 def test_the_address_of_a_model_server_chooses_its_agent(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -143,6 +145,7 @@ def test_a_setting_that_needs_another_one_is_named_without_it(
     assert unused() == []
 
 
+@pytest.mark.part("upstream")
 def test_a_target_of_a_route_without_an_agent_is_named(tmp_path: Path) -> None:
     route = {"to": "claud-code/opus", "fallback": ["codex/gpt-5.5", "Local/any/name", "mine", "own/2"]}
     several: dict[str, Any] = {

@@ -85,6 +85,7 @@ async def test_a_store_is_fine_while_a_server_uses_it_and_afterwards(tmp_path: P
     assert files_below(tmp_path) == before
 
 
+@pytest.mark.part("machines")
 async def test_a_database_that_cannot_be_reached_fails(tmp_path: Path) -> None:
     require("asyncpg")
     settings = settings_of(tmp_path, store=f"postgresql://ann:secret@/db?host={tmp_path}")
@@ -105,6 +106,7 @@ async def test_a_password_is_not_shown_whatever_its_characters_do_to_the_url(
     assert "secret" not in f"{check.message} {check.advice}"
 
 
+@pytest.mark.part("machines")
 async def test_the_keys_of_a_database_are_named_and_its_tables_are_not_made(
     tmp_path: Path, postgres_server: PostgresServer
 ) -> None:

@@ -32,6 +32,10 @@ USERS = {
     name: text for name, text in PAGES.items() if name not in DEVELOPERS and not name.startswith("migration")
 } | {name: (ROOT / f"{name}.md").read_text("utf-8") for name in ("README", "SECURITY")}
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+EACH_PAGE = [
+    pytest.param(name, marks=pytest.mark.part(name)) if name == "cassettes" else name for name in USERS
+]
+"""The page of a part names what only its code has."""
 SOURCE = "\n".join(path.read_text("utf-8") for path in (ROOT / "codex_proxy").rglob("*.py"))
 OTHERS_FLAGS = frozenset(
     (
@@ -64,24 +68,27 @@ def flags_of(command: Command) -> set[str]:
     return own.union(*map(flags_of, below))
 
 
-@pytest.mark.parametrize("page", USERS)
-def test_every_setting_that_a_page_names_exists(page: str) -> None:
+@pytest.mark.part("acp", "cassettes", "claude_code", "mcp", "upstream")
+def test_every_setting_that_a_page_names_exists() -> None:
     known = {variable(name, field) for name, field in Settings.model_fields.items()}
     known |= {f"PROXY_{name.upper()}" for name in Settings.model_fields}
     for name, field in Settings.model_fields.items():
         if isinstance(field.default, BaseModel):
             known |= {f"PROXY_{name}_{key}".upper() for key in type(field.default).model_fields}
-    named = set(re.findall(r"\bPROXY_[A-Z][A-Z_]*[A-Z]\b(?![*_])", USERS[page]))
-    assert named - known == set()
+    named = {
+        page: set(re.findall(r"\bPROXY_[A-Z][A-Z_]*[A-Z]\b(?![*_])", text)) for page, text in USERS.items()
+    }
+    assert {page: names - known for page, names in named.items() if names - known} == {}
 
 
-@pytest.mark.parametrize("page", USERS)
-def test_every_flag_that_a_page_names_exists(page: str) -> None:
-    named = {word for text in inline(USERS[page]) for word in re.findall(r"(?:^|\s)(--[a-z][a-z-]+)", text)}
-    assert named - flags_of(main) - OTHERS_FLAGS == set()
+def test_every_flag_that_a_page_names_exists() -> None:
+    known = flags_of(main) | OTHERS_FLAGS
+    for page, whole in USERS.items():
+        named = {word for text in inline(whole) for word in re.findall(r"(?:^|\s)(--[a-z][a-z-]+)", text)}
+        assert named - known == set(), page
 
 
-@pytest.mark.parametrize("page", USERS)
+@pytest.mark.parametrize("page", EACH_PAGE)
 def test_every_header_of_this_server_that_a_page_names_exists(page: str) -> None:
     named = {
         name.lower() for name in re.findall(r"\bx-(?:codex|conc)-[a-z-]+[a-z]\b", USERS[page], re.IGNORECASE)
@@ -90,19 +97,20 @@ def test_every_header_of_this_server_that_a_page_names_exists(page: str) -> None
     assert {name for name in named if name not in source} == set()
 
 
-@pytest.mark.parametrize("page", USERS)
+@pytest.mark.parametrize("page", EACH_PAGE)
 def test_every_error_code_that_a_page_names_exists(page: str) -> None:
     named = set(re.findall(r"\b[45]\d\d `([a-z]+(?:_[a-z]+)+)`", USERS[page]))
     assert {code for code in named if f'"{code}"' not in SOURCE} == set()
 
 
-@pytest.mark.parametrize("page", USERS)
-def test_every_path_that_a_page_names_is_served(page: str) -> None:
+@pytest.mark.part("machines")
+def test_every_path_that_a_page_names_is_served() -> None:
     served = {("/v1" if each.versioned else "") + each.path for each in ENDPOINTS}
     served |= {each.path for each in ENDPOINTS}
     named = {
         path
-        for text in inline(USERS[page])
+        for whole in USERS.values()
+        for text in inline(whole)
         for path in re.findall(r"^(?:(?:GET|POST|DELETE|HEAD) )?(/(?:v1|api|ui)/[\w/{}.-]+)$", text)
     }
     assert {path for path in named if not any(f"{each}/".startswith(f"{path}/") for each in served)} == set()

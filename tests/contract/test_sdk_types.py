@@ -24,7 +24,6 @@ from openai.types.responses.tool_param import ToolParam
 from typing_extensions import TypedDict
 
 from codex_proxy.core.faults import Fault, bad_request
-from codex_proxy.parts.upstream.openai_responses.answer import HOSTED_EVENTS
 from codex_proxy.surfaces.responses import mcp
 from codex_proxy.surfaces.responses.output import HOSTED_TYPES, KINDS
 from tests.pictures import PIXEL
@@ -251,7 +250,10 @@ def test_the_page_names_the_items_that_answers_are_made_of() -> None:
     assert set(row("output items")[0]) == {*KINDS, *HOSTED_TYPES, "compaction"} - own
 
 
+@pytest.mark.part("upstream")
 def test_the_page_names_the_events_that_are_sent() -> None:
+    from codex_proxy.parts.upstream.openai_responses.answer import HOSTED_EVENTS
+
     source = "".join(
         path.read_text() for path in (ROOT / "codex_proxy" / "surfaces" / "responses").glob("*.py")
     )

@@ -126,6 +126,7 @@ def test_whoever_stops_the_server_waits_until_it_has_stopped() -> None:
     assert {name: seconds for name, seconds in allowed.items() if seconds < within} == {}
 
 
+@pytest.mark.part("machines")
 def test_compose_refers_to_what_it_has_and_sets_what_the_server_knows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,6 +43,7 @@ async def answer_with(
         return await answer_at(there.proxy, path, body, "behind a word", once(there, begin))
 
 
+@pytest.mark.part("upstream")
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # where what was to await it is broken
 @pytest.mark.parametrize(
     ("name", "api", "parts"),

@@ -121,6 +121,7 @@ def has_failed(way: Way, status: int, text: str) -> bool:
     return True
 
 
+@pytest.mark.part("upstream")
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning"
 )  # a coroutine for a broken function

@@ -21,6 +21,8 @@ from tests.http.serving import Proxy
 from tests.model_server import DONE, Talk, chunk, event, proxy_before, raw_upstream
 from tests.weather_tool import CHAT_WEATHER
 
+pytestmark = pytest.mark.part("upstream")
+
 HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
 CHUNKED: Final = HEAD.replace(b"connection: close", b"transfer-encoding: chunked")
 LONG: Final = HEAD.replace(b"connection: close", b"content-length: 99999")

@@ -212,6 +212,7 @@ async def test_every_path_takes_zstd(proxy: Proxy, path: str) -> None:
     assert answer.status == 200, answer.text
 
 
+@pytest.mark.part("upstream")
 async def test_an_upstream_gets_what_was_unpacked(tmp_path: Path) -> None:
     table: dict[str, Any] = {"retries": 0, "paths": ["/embeddings"]}
     async with upstream() as server:

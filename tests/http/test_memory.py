@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import gc
+import pkgutil
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -29,12 +30,7 @@ from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import ForwardedRequest, Turn
 from codex_proxy.http.body import HeldBytes
 from codex_proxy.http.exchange import LogReader, TurnTimings
-from codex_proxy.parts.upstream.attempted_turn import AttemptedTurn
-from codex_proxy.parts.upstream.exchange import Exchange, OutgoingRequest
-from codex_proxy.parts.upstream.openai_chat.dialect import OpenAIChat
-from codex_proxy.parts.upstream.openai_chat.forwarding import ForwardedTurn
-from codex_proxy.parts.upstream.passing import UpstreamAnswer
-from codex_proxy.parts.upstream.transport import UpstreamTransport
+from codex_proxy.parts import absent_parts
 from codex_proxy.process.child import Child
 from codex_proxy.responses.background import BackgroundResponse
 from codex_proxy.responses.context import Context
@@ -62,6 +58,15 @@ from tests.weather_tool import CHAT_WEATHER
 
 pytestmark = pytest.mark.sampled(every=2, first=1)
 
+OF_AN_UPSTREAM = tuple(
+    pkgutil.resolve_name(f"codex_proxy.parts.upstream.{name}")
+    for name in (
+        *("attempted_turn:AttemptedTurn", "exchange:Exchange", "exchange:OutgoingRequest"),
+        *("openai_chat.dialect:OpenAIChat", "openai_chat.forwarding:ForwardedTurn"),
+        *("passing:UpstreamAnswer", "transport:UpstreamTransport"),
+    )
+    if "upstream" not in absent_parts()
+)
 OF_A_REQUEST = (
     *(
         web.Request,
@@ -87,8 +92,7 @@ OF_A_REQUEST = (
     ),
     *(BackgroundResponse, ForegroundResponse, ResponseReader, FrameBuffer, FrameReader, Fault),
     *(HeldBytes, LogReader, MessagesRenderer, OllamaRenderer, ParsedMessages, ParsedOllama, TurnTimings),
-    *(AttemptedTurn, Exchange, ForwardedAnswer, ForwardedRequest, ForwardedTurn, OpenAIChat, OutgoingRequest),
-    *(UpstreamAnswer, UpstreamTransport),
+    *(ForwardedAnswer, ForwardedRequest, *OF_AN_UPSTREAM),
     *map(type, (iter(()), iter([]), iter({}), iter({}.values()), iter({}.items()), (_ for _ in ()))),
 )
 """What is made for a request, and holds of it what its client has sent or its agent has said; and iterators, of which
@@ -250,6 +254,7 @@ PASSED_ON = {
 }
 
 
+@pytest.mark.part("upstream")
 @pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("ending", ["well", "failed", "its client has left"])
 @pytest.mark.parametrize("what", PASSED_ON)

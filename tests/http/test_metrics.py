@@ -239,6 +239,7 @@ def own_address() -> str:
     return address
 
 
+@pytest.mark.part("upstream")
 async def test_the_dashboard_and_the_document_name_the_metrics_that_there_are(
     proxy_with_metrics: Proxy, tmp_path: Path
 ) -> None:

@@ -47,6 +47,7 @@ async def proxy(
         yield made
 
 
+@pytest.mark.part("upstream")
 @pytest.mark.parametrize("name", ["small", "small:latest"])
 async def test_embeddings_are_made_for_a_name_with_the_tag_that_clients_add(
     proxy: Proxy, asked: list[dict[str, Any]], name: str
@@ -58,6 +59,7 @@ async def test_embeddings_are_made_for_a_name_with_the_tag_that_clients_add(
     assert [each["model"] for each in asked] == ["small", "small"]
 
 
+@pytest.mark.part("upstream")
 @pytest.mark.parametrize("given", [{"input": []}, {"input": ""}, {"input": None}, {}])
 async def test_nothing_to_embed_is_answered_with_nothing(
     proxy: Proxy, asked: list[dict[str, Any]], given: dict[str, Any]
@@ -76,6 +78,7 @@ async def test_nothing_to_embed_by_an_agent_that_embeds_nothing_is_an_error(tmp_
         assert answer.status == 404
 
 
+@pytest.mark.part("upstream")
 @pytest.mark.parametrize("wrong", [5, [5], [["a"]], {"a": "b"}])
 async def test_an_input_that_is_no_text_is_refused(proxy: Proxy, wrong: Any) -> None:
     answer = await proxy.send("POST", "/api/embed", {"model": "small", "input": wrong})

@@ -26,7 +26,7 @@ from tests.examples.test_oneshot_agent import EXAMPLE, PLUGIN
 from tests.http.claude import claude_proxy
 from tests.http.serving import Answer, Proxy, fake_proxy
 from tests.model_server import Upstream, proxy_before, upstream
-from tests.parts.upstream.test_responses_upstream import message, response_with
+from tests.response_events import message, response_with
 from tests.waiting import PATIENCE
 
 CODE: Final = Path(options.__file__).parents[2]

@@ -17,6 +17,8 @@ from tests.http_responses.test_websocket import answer_to, error_of, open_socket
 from tests.model_server import Upstream, upstream
 from tests.waiting import poll
 
+pytestmark = pytest.mark.part("upstream")
+
 OWN: dict[str, Any] = {"model_aliases": "my-own=codex-5"}
 """A name of a client's own."""
 PROMPT = "[[fake:text say=Fake.]]"

@@ -82,6 +82,7 @@ async def test_one_agent_is_not_named_in_each_row(browser: Browser, tmp_path: Pa
         await expect(page.get_by_role("columnheader", name="Agent")).to_have_count(0)
 
 
+@pytest.mark.part("upstream")
 async def test_a_breaker_is_named_where_requests_are_held_back(browser: Browser, tmp_path: Path) -> None:
     async with upstream() as served:
         tables = {"good": {"url": served.url}, "gone": {**NOWHERE, "breaker_failures": 1}}
@@ -96,6 +97,7 @@ async def test_a_breaker_is_named_where_requests_are_held_back(browser: Browser,
                 await expect(good).to_have_text("good healthready", use_inner_text=False)
 
 
+@pytest.mark.part("upstream")
 async def test_a_turn_whose_bytes_are_passed_on_is_not_waiting_while_words_come(
     browser: Browser, tmp_path: Path
 ) -> None:

@@ -30,11 +30,12 @@ def file(tmp_path: Path) -> Path:
         ({}, "PROXY_CHILD_LIMITS_OPEN_FILES=x", "", "PROXY_CHILD_LIMITS_OPEN_FILES is invalid"),
         ({}, "", "port = 'x'", "{file}: port is invalid: it should be a valid integer"),
         ({}, "", "[child_limits]\nopen_files = 'x'", "{file}: child_limits.open_files is invalid"),
-        (
+        pytest.param(
             {},
             "",
             "[upstreams.a]\nurll = 'x'",
             "{file}: there is no setting `urll` in [upstreams.a]; is `url` meant?",
+            marks=pytest.mark.part("upstream"),
         ),
         (
             {},
@@ -69,7 +70,7 @@ def test_variables_that_set_nothing_are_named_with_the_one_that_is_meant() -> No
     known = {variable: "1" for name in Settings.model_fields for variable in variables_of(name)}
     of_tables = {
         "PROXY_WEBHOOKS_URLS": "1",
-        "PROXY_CASSETTES_PACE": "1",
+        "PROXY_WEBHOOKS_SECRET": "1",
         "proxy_port": "1",
         "PROXY_STORE_PATH": "1",
     }
@@ -80,6 +81,7 @@ def test_variables_that_set_nothing_are_named_with_the_one_that_is_meant() -> No
     assert found["PROXY_SANDBOX_MODE"] == "it is `PROXY_SANDBOX` here"
 
 
+@pytest.mark.part("upstream")
 async def test_doctor_and_the_log_name_a_variable_that_sets_nothing(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,6 +83,7 @@ def test_a_workspace_that_holds_one_of_them_is_refused_with_both_paths(
 UPSTREAM = {"url": "http://127.0.0.1:9/v1"}
 
 
+@pytest.mark.part("upstream")
 @pytest.mark.parametrize(
     ("agents", "starts"),
     [

@@ -37,10 +37,14 @@ def test_variables_of_other_programs_are_not_read(file: Path, monkeypatch: pytes
     assert (settings.host, settings.port) == ("127.0.0.1", 11435)
 
 
-def test_a_store_is_a_word_a_path_or_a_url(file: Path) -> None:
+@pytest.mark.part("machines")
+def test_a_store_in_a_database_is_a_url(file: Path) -> None:
+    assert not load({"store": "postgresql://u:p@h/d"}, file).in_file
+
+
+def test_a_store_is_a_word_or_a_path(file: Path) -> None:
     for store, place in (("sqlite", "state/store.sqlite3"), ("./a.db", "a.db"), ("/b/c.db", "/b/c.db")):
         settings = load({"store": store, "state_dir": "state"}, file)
         assert (settings.in_file, settings.store_file) == (True, Path(place).absolute())
-    assert not load({"store": "postgresql://u:p@h/d"}, file).in_file
     with pytest.raises(UserError, match="with a /"):
         load({"store": "a.db"}, file)

@@ -19,7 +19,7 @@ from tests.model_server import upstream
 from tests.parts.cassettes.talking import LOOPS, chat_loop, openai_client, running_server
 from tests.parts.mcp.test_requests import CALLS, operators, weather
 from tests.parts.mcp.test_requests import settings as mcp_settings
-from tests.parts.upstream.test_responses_upstream import CALL_ITEM, THOUGHT, message, response_with
+from tests.response_events import CALL_ITEM, THOUGHT, message, response_with
 from tests.waiting import eventually, poll
 
 FINAL_TEXT = "The tool said: Sunny in Paris."

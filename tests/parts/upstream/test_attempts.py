@@ -12,7 +12,7 @@ from tests.http.serving import fake_proxy, user
 from tests.model_server import CASES, Case, Upstream, ask, raw_upstream, text
 from tests.parts.upstream.serving import several
 from tests.parts.upstream.test_connections import HI, OK, ROLE, answer_text, silent, talk_of
-from tests.parts.upstream.test_responses_upstream import THOUGHT, message, response_with
+from tests.response_events import THOUGHT, message, response_with
 from tests.waiting import eventually
 
 

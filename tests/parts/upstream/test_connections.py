@@ -25,7 +25,7 @@ from tests.http.serving import ENVIRONMENT, Proxy, fake_proxy, running_proxy, us
 from tests.http_responses.test_websocket import answer_to, error_of, open_socket, send
 from tests.model_server import CASES, Case, Talk, chunk, event, proxy_before, raw_upstream, text, upstream
 from tests.parts.upstream.serving import connecting_proxy
-from tests.parts.upstream.test_responses_upstream import message, response_with
+from tests.response_events import message, response_with
 from tests.waiting import PATIENCE, eventually
 from tests.weather_tool import CHAT_WEATHER
 

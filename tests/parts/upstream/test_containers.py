@@ -20,7 +20,7 @@ from tests.parts.upstream.test_hosted_tools import (
     response_with_items,
 )
 from tests.parts.upstream.test_hosted_turns import AS_FUNCTION, RUN_ITEM, TABLE, calls_in, with_keys
-from tests.parts.upstream.test_responses_upstream import CALL_ITEM, message, response_with
+from tests.response_events import CALL_ITEM, message, response_with
 from tests.weather_tool import RESPONSES_WEATHER
 
 RAN = response_with_items(RUN_ITEM, message("1"))

@@ -15,7 +15,7 @@ from openai import AsyncOpenAI
 from tests.http.serving import Proxy
 from tests.model_server import Upstream, proxy_before
 from tests.parts.upstream.serving import several
-from tests.parts.upstream.test_responses_upstream import CALL_ITEM, event, message, response_with
+from tests.response_events import CALL_ITEM, event, message, response_with
 from tests.weather_tool import RESPONSES_WEATHER
 
 HOSTED = ["code_interpreter", "file_search", "image_generation"]

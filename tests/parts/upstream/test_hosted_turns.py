@@ -30,7 +30,7 @@ from tests.parts.upstream.test_hosted_tools import (
     response_with_items,
     shown,
 )
-from tests.parts.upstream.test_responses_upstream import CALL_ITEM, THOUGHT, event, message, response_with
+from tests.response_events import CALL_ITEM, THOUGHT, event, message, response_with
 from tests.waiting import PATIENCE, poll
 from tests.weather_tool import RESPONSES_WEATHER
 

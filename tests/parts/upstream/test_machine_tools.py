@@ -15,8 +15,7 @@ from openai.types.responses import Response
 
 from tests.http.serving import Proxy
 from tests.http_responses.asking import events_of
-from tests.model_server import Upstream, call, proxy_before, stream
-from tests.parts.upstream.test_responses_upstream import message, response_with
+from tests.model_server import Model, Upstream, proxy_before
 
 DIFF = "@@ def greet():\n-    return 1\n+    return 2\n"
 
@@ -66,61 +65,6 @@ EACH_TOOL = pytest.mark.parametrize(
     "tool", TOOLS, ids=["local_shell", "shell", "create_file", "update_file", "delete_file"]
 )
 SHELL = TOOLS[1]
-
-
-class Model:
-    """An upstream of one wire that makes the calls of a script."""
-
-    def __init__(self, wire: str, server: Upstream) -> None:
-        self._chat = wire == "openai-chat"
-        self._server = server
-
-    def calls(self, name: str, arguments: str, id: str = "call_a") -> None:
-        """Makes this call next."""
-        item = {
-            "type": "function_call",
-            "id": f"fc_{id}",
-            "call_id": id,
-            "name": name,
-            "arguments": arguments,
-        }
-        self._server.script.append(
-            stream(call(name, arguments, id), finish="tool_calls")
-            if self._chat
-            else response_with({**item, "status": "completed"})
-        )
-
-    def says(self, text: str) -> None:
-        self._server.script.append(stream({"content": text}) if self._chat else response_with(message(text)))
-
-    @property
-    def body(self) -> dict[str, Any]:
-        """The last request."""
-        return self._server.requests[-1].body
-
-    @property
-    def tools(self) -> list[Any]:
-        """The functions that it was offered last."""
-        offered = self.body["tools"]
-        assert all(tool["type"] == "function" for tool in offered)
-        return [tool.get("function", tool) for tool in offered]
-
-    @property
-    def called(self) -> list[tuple[str, Any]]:
-        """Its earlier calls: name and arguments."""
-        if self._chat:
-            calls = [call for each in self.body["messages"] for call in each.get("tool_calls", ())]
-            made = [call["function"] for call in calls]
-        else:
-            made = [item for item in self.body["input"] if item["type"] == "function_call"]
-        return [(each["name"], json.loads(each["arguments"])) for each in made]
-
-    @property
-    def told(self) -> list[str]:
-        """The outputs of its calls."""
-        if self._chat:
-            return [each["content"] for each in self.body["messages"] if each["role"] == "tool"]
-        return [item["output"] for item in self.body["input"] if item["type"] == "function_call_output"]
 
 
 @pytest.fixture(params=["openai-chat", "openai-responses"])

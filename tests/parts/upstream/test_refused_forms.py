@@ -19,7 +19,7 @@ from tests.fuzz.requests import PIXEL
 from tests.growth import assert_linear
 from tests.http.serving import Proxy
 from tests.model_server import Case, Upstream, call, proxy_before, stream, text, upstream
-from tests.parts.upstream.test_responses_upstream import message, response_with
+from tests.response_events import message, response_with
 
 Body = dict[str, Any]
 

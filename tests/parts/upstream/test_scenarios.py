@@ -16,8 +16,8 @@ from tests.http.serving import frames_of, user
 from tests.mcp.serving import PROGRAM
 from tests.model_server import DONE, call, chunk, event, proxy_before, stream, text, upstream
 from tests.parts.upstream.test_connections import two_folders
-from tests.parts.upstream.test_responses_upstream import CALL_ITEM as CALLED_ITEM
-from tests.parts.upstream.test_responses_upstream import message, response_with
+from tests.response_events import CALL_ITEM as CALLED_ITEM
+from tests.response_events import message, response_with
 from tests.weather_tool import CHAT_WEATHER, RESPONSES_WEATHER
 
 PARIS = '{"city":"Paris"}'

@@ -17,7 +17,7 @@ from tests import pictures
 from tests.http_responses.test_websocket import answer_to, error_of, open_socket, send
 from tests.model_server import CASES, NOWHERE, Upstream, ask, proxy_before
 from tests.parts.upstream.serving import several
-from tests.parts.upstream.test_responses_upstream import message, response_with
+from tests.response_events import message, response_with
 
 
 async def test_a_model_is_asked_of_the_agent_that_its_name_begins_with(

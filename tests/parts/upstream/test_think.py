@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.model_server import Case, Upstream, proxy_before, stream
-from tests.parts.upstream.test_responses_upstream import THOUGHT, message, response_with
+from tests.response_events import THOUGHT, message, response_with
 
 ANSWERS = {
     "openai-chat": stream({"reasoning_content": "Hm."}, {"content": "Yes."}),

@@ -14,7 +14,7 @@ from codex_proxy.parts.upstream.connections import UpstreamConnection
 from tests.http.serving import Proxy, user
 from tests.model_server import proxy_before, raw_upstream, text
 from tests.parts.upstream.test_connections import own_agent, wait_until_nothing_is_left
-from tests.parts.upstream.test_responses_upstream import message, response_with
+from tests.response_events import message, response_with
 from tests.waiting import eventually
 
 AGENTS: dict[str, Callable[[str], bytes]] = {

@@ -17,8 +17,8 @@ from tests.http.conftest import log_lines as log_lines
 from tests.http.serving import Proxy, user
 from tests.model_server import DONE, USAGE, Case, Upstream, chunk, event, proxy_before, upstream
 from tests.parts.upstream.test_openai_chat_pass_through import cut
-from tests.parts.upstream.test_responses_upstream import CALL_ITEM, THOUGHT, message, response_with
-from tests.parts.upstream.test_responses_upstream import event as of_responses
+from tests.response_events import CALL_ITEM, THOUGHT, message, response_with
+from tests.response_events import event as of_responses
 from tests.weather_tool import CHAT_WEATHER, RESPONSES_WEATHER
 
 KEY = "sk-operators_own.0123456789"

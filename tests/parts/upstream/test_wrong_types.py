@@ -12,7 +12,7 @@ import pytest
 from tests.http_responses.asking import create, events_of
 from tests.model_server import Upstream, proxy_before
 from tests.parts.upstream.test_hosted_tools import BEGUN, CODE_ITEM, HOSTED, IMAGE_ITEM, SEARCH_ITEM, TOOLS
-from tests.parts.upstream.test_responses_upstream import CALL_ITEM, THOUGHT, event, message
+from tests.response_events import CALL_ITEM, THOUGHT, event, message
 from tests.weather_tool import RESPONSES_WEATHER
 
 SAID: Final = message("Hello.")
