@@ -150,7 +150,7 @@ class TurnEnded(_Event, tag="turn_ended", frozen=True):
 
     @classmethod
     def with_failure(cls, failure: Failure) -> TurnEnded:
-        """Returns the end of a turn that has failed, for a reason other than the agent's message that ended it."""
+        """Returns the end of a failed turn with the `trigger` `provider`: no message of the agent has ended it."""
         return cls(Stop.FAILED, "provider", failure)
 
 

@@ -64,10 +64,8 @@ def release_all(*releases: Callable[[], object]) -> None:
             log.exception("release_internal_error")
 
 
-def result_of(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> tuple[R] | None:
-    """Calls `work`, which only observes (an observer of a turn, for example), and returns its result in a tuple. An
-    exception in it is logged, and None returned.
-    """
+def call_observer(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> tuple[R] | None:
+    """Calls `work`, which only observes. Returns its result in a tuple; None if it has raised, which is logged."""
     try:
         return (work(*args, **kwargs),)
     except Exception as error:  # noqa: BLE001 - logged

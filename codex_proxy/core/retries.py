@@ -157,5 +157,5 @@ class SentStep:
         return item
 
     def note_repetition(self, item: SentItem) -> None:
-        """Notes that a delta without a new start begins to repeat this message."""
+        """Notes that the agent begins to repeat this message by a delta, without starting an item anew."""
         self._to_repeat.pop(item, None)

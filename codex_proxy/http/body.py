@@ -165,9 +165,9 @@ BODY_SECONDS = 300.0
 
 _PARSER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="parse")
 """Parses large bodies. The allocator keeps memory for each thread, and two are not faster."""
-PARSED_HERE = 512 << 10
+PARSED_ON_LOOP = 512 << 10
 """Maximum bytes that are parsed on the event loop, in up to 5 ms."""
-OBJECTS_HERE = 500
+OBJECTS_ON_LOOP = 500
 """Maximum opening braces of a body that is parsed on the event loop: a message costs 10 us, however short."""
 
 
@@ -282,7 +282,7 @@ async def read_body(request: web.Request) -> bytes:
     if coding is not None and body:
         limit = request.client_max_size
         try:
-            if len(body) <= UNPACKED_HERE[coding]:
+            if len(body) <= UNPACKED_ON_LOOP[coding]:
                 body = decompress(body, coding, limit)
             else:
                 body = await asyncio.to_thread(decompress, body, coding, limit)
@@ -368,7 +368,7 @@ async def _parse_with_pdfs(
 async def _parse_off_loop(
     body: bytes, parse: Callable[[bytes, PdfTexts | None], T], pdfs: PdfTexts | None
 ) -> T:
-    if len(body) <= PARSED_HERE and body.count(b"{") <= OBJECTS_HERE:
+    if len(body) <= PARSED_ON_LOOP and body.count(b"{") <= OBJECTS_ON_LOOP:
         return parse(body, pdfs)
     return await asyncio.get_running_loop().run_in_executor(_PARSER, parse, body, pdfs)
 
@@ -423,7 +423,7 @@ _STEP: Final = 1 << 16
 MAX_PARTS: Final = 1_000
 """Maximum parts of gzip or zstd, one behind the other: an empty one has 20 bytes, and costs as much as many more."""
 
-UNPACKED_HERE: Final[dict[Coding, int]] = {"gzip": 4 << 10, "deflate": 4 << 10, "zstd": 0}
+UNPACKED_ON_LOOP: Final[dict[Coding, int]] = {"gzip": 4 << 10, "deflate": 4 << 10, "zstd": 0}
 """Maximum compressed bytes that are decompressed on the event loop: up to 4 MiB, 10 ms. Zstd makes
 as much of 128 bytes.
 """

@@ -46,7 +46,7 @@ async def create_message(request: web.Request) -> web.StreamResponse:
 
 _COUNTER: Final = ThreadPoolExecutor(max_workers=2, thread_name_prefix="count")
 """Counts tokens, a second for a megabyte. With two threads, a long body does not delay a short one."""
-_COUNTED_HERE: Final = 4 << 10
+_COUNTED_ON_LOOP: Final = 4 << 10
 """Maximum bytes whose tokens are counted on the event loop: 5 ms."""
 
 
@@ -68,7 +68,7 @@ async def count_message_tokens(request: web.Request) -> web.Response:
 
 
 async def _count(body: bytes, catalog: ModelCatalog) -> tuple[int, FieldNotes]:
-    if len(body) <= _COUNTED_HERE:
+    if len(body) <= _COUNTED_ON_LOOP:
         return count_tokens(body, catalog)
     return await asyncio.get_running_loop().run_in_executor(_COUNTER, count_tokens, body, catalog)
 

@@ -19,7 +19,7 @@ from codex_proxy.core.events import (
     Event,
     TurnEnded,
 )
-from codex_proxy.core.own_errors import result_of
+from codex_proxy.core.own_errors import call_observer
 
 HIGH_WATER = 1 << 20
 """Bytes that the slowest reader may be behind before the agent is paused: a second or two of the fastest agent."""
@@ -182,12 +182,12 @@ class EventLog:
 
     def _tell_observers(self, events: list[Event]) -> None:
         for observer in tuple(self._observers):
-            if result_of(observer.add, events) is None:
+            if call_observer(observer.add, events) is None:
                 self._observers.remove(observer)
                 self._broken.append(observer)
         if type(events[-1]) is TurnEnded:  # without it they would have the turn run for ever
             for observer in self._broken:
-                result_of(observer.add, events[-1:])
+                call_observer(observer.add, events[-1:])
 
     def observe(self, observers: Iterable[TurnObserver]) -> None:
         """Adds observers of later events."""

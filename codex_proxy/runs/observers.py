@@ -35,7 +35,7 @@ from codex_proxy.core.events import (
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.items import Activity, Item, McpCall, Message, Reasoning, ToolCall
-from codex_proxy.core.own_errors import result_of
+from codex_proxy.core.own_errors import call_observer
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.event_log import TurnObserver
@@ -372,7 +372,7 @@ def observe(
     """Begins the observers of a turn that starts now, and its recorder, if any, which tells the page's record its file.
     `first`: events before the agent's.
     """
-    begun = [result_of(watcher.begin, turn, agent.name) for watcher in watchers]
+    begun = [call_observer(watcher.begin, turn, agent.name) for watcher in watchers]
     observers = [observer for found in begun if found is not None for observer in found]
     request = REQUEST_RECORDER.get()
     if request is None:

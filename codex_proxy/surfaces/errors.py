@@ -33,7 +33,7 @@ _LASTING_KINDS: Final = frozenset(
     }
 )
 """Kinds of failures with which the same request always fails."""
-INPUTS: Final[dict[OpenAISurface, str]] = {"chat": "messages", "responses": "input"}
+INPUT_FIELDS: Final[dict[OpenAISurface, str]] = {"chat": "messages", "responses": "input"}
 """The field that a context that is too long is blamed on, as OpenAI does."""
 MAX_WAIT: Final = 60
 """The longest `Retry-After` in seconds: Claude Code and the SDKs ignore a longer one."""
@@ -75,7 +75,7 @@ def error_body(failure: Failure, surface: Surface, request_id: str = "") -> byte
         return ollama.error_body(failure)
     too_long = failure.kind is FaultKind.CONTEXT_LENGTH_EXCEEDED
     return _envelope(
-        failure, surface, INPUTS[surface] if too_long and failure.param is None else failure.param
+        failure, surface, INPUT_FIELDS[surface] if too_long and failure.param is None else failure.param
     )
 
 

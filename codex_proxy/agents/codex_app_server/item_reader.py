@@ -79,7 +79,7 @@ ACTIVITIES: Final[Mapping[str, tuple[ActivityKind, Callable[[ThreadItem], str]]]
     "webSearch": ("web_search", lambda item: item.query or ""),
     "imageView": ("image", lambda item: item.path or ""),
 }
-TEXT_AT_END = frozenset({"webSearch"})
+DESCRIBED_AT_END = frozenset({"webSearch"})
 """Types of items that can be described only when completed."""
 
 _STEP_MARKS = {"completed": "[x]", "inProgress": "[>]", "in_progress": "[>]"}
@@ -193,7 +193,7 @@ class ItemReader:
         item = _item_of(params)
         if item.type == "contextCompaction":
             self.events.append(Notice("history_compacted", "the agent shortened the history by itself"))
-        elif self.open_items.get(item.id) != item.type and item.type not in TEXT_AT_END:
+        elif self.open_items.get(item.id) != item.type and item.type not in DESCRIBED_AT_END:
             self._begin(item)
 
     def _begin(self, item: ThreadItem) -> str:

@@ -113,7 +113,7 @@ class OldSessions:
         self.sessions.append(session)
 
     def add_line(self, kind: str, content: Any, ms: msgspec.Raw) -> None:
-        """`kind` is without its form; `content`: what `content_of_line` has returned."""
+        """Adds a line to its session. `kind` is without its form; `content`: what `content_of_line` has returned."""
         session = self.sessions[-1]
         _check_line(session.dialect, kind, content)
         session.lines.append(OldLine(milliseconds_of(ms), kind, content))
@@ -366,7 +366,7 @@ class LineReader:
         self._recorded: set[Any] = set()
 
     def expect(self, lines: Iterable[OldLine]) -> None:
-        """Adds the requests of the session's next turn."""
+        """Notes the recorded requests in the lines of the session's next turn."""
         for line in lines:
             id, method = _rpc_of(line.value) if line.kind == "to" else (None, None)
             if id is not None and method is not None:
@@ -374,7 +374,9 @@ class LineReader:
                 self._recorded.add(id)
 
     def note_written(self, writes: bytes) -> None:
-        """Takes bytes that today's dialect writes: its first request of a method stands for the first recorded one."""
+        """Notes the requests in bytes that today's dialect writes: its first request of a method takes the place of
+        the first recorded one, whose answer then gets its id.
+        """
         for line in writes.split(b"\n") if self._is_rpc else ():
             id, method = _rpc_of(line) if line else (None, None)
             if method is not None and id is not None and self._waiting[method]:

@@ -25,7 +25,7 @@ _KIND: Final = re.compile(rb'"(?:sent|from|to)":\{|"events":\[\{')
 
 
 class SimilarLines:
-    """A whole line, and the lines after it that differ from it in one text alone."""
+    """A whole line, and the lines after it that differ from it in their time and in one text alone."""
 
     def __init__(self, line: bytes) -> None:
         self._line = line
@@ -34,8 +34,8 @@ class SimilarLines:
         """The time and the text of each line after the whole one; texts are JSON without quotes."""
 
     def add(self, line: bytes) -> bool:
-        """Adds the next line, unless it differs in more from the whole one, or in another text than the lines between.
-        Returns whether it was added.
+        """Adds the next line if it differs from the whole one in its time and one text alone, in the same one as the
+        lines between. Returns whether it was added.
         """
         shape = self._shape or _shape_of(self._line, line)
         found = None if shape is None else shape.split(line)
@@ -46,18 +46,20 @@ class SimilarLines:
         return True
 
     def lines(self) -> Iterator[bytes]:
-        """Yields the whole line, and a short one for each other."""
+        """Yields the lines as they are written: the first one whole, and of each other only its time and its text."""
         yield self._line
         name = b"" if self._shape is None else self._shape.name
         yield from (b'{%b"next":{%b:"%b"}}' % (time, name, text) for time, text in self._texts)
 
     def text(self) -> bytes:
-        """Returns the texts of all lines as one; nothing if there is one line."""
+        """Returns the texts in which the lines differ, joined, as JSON without quotes. Empty for a single line."""
         first = None if self._shape is None else self._shape.split(self._line)
         return b"".join([text for _, text in (*([first] if first else []), *self._texts)])
 
     def with_text(self, text: bytes) -> bytes:
-        """Returns the whole line with this text in place of its own."""
+        """Returns the whole line with `text` (JSON without quotes) in place of the text in which the lines differ; a
+        single line unchanged.
+        """
         return self._line if self._shape is None else with_text(self._line, self._shape.name, b'"%b"' % text)
 
 

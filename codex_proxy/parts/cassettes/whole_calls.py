@@ -43,7 +43,7 @@ class WholeCalls:
         """The step's calls that were not requested, and the pieces of their arguments, by their items."""
 
     def feed(self, event: Event) -> list[Event]:
-        """Returns what stands for the next event."""
+        """Takes the next recorded event, and returns the events in its place."""
         if isinstance(event, ToolCallRequested):
             is_shown = not event.item_reported or self._is_shown(event.name)
             return [event if is_shown else replace(event, item_reported=False)]

@@ -325,7 +325,9 @@ class StepReader:
         return asked.call_id, asked
 
     def finish(self, structured: str | None) -> None:
-        """Ends the answer of a turn that has succeeded. `structured` None: the held text is the answer."""
+        """Ends the answer of a turn that has succeeded: adds `structured`, the answer under a schema, or, if it is
+        None, the text that was held back.
+        """
         self._release_ends()
         if structured is None:
             self._release_held()

@@ -81,7 +81,7 @@ class AttemptedTurn(SingleTurn):
         return self._is_answering and self._dialect.finished
 
     def begin(self, turn: Turn) -> Step:
-        """Returns the first attempt's step. Its turn is this one, as its upstream gets it."""
+        """Returns the first step of the first attempt, whose dialect has begun already. `turn` is not used."""
         first, self._first = self._first, NOTHING
         return self._pass_on(first)
 

@@ -56,9 +56,9 @@ def option_fields(turn: Turn, body: Literal["chat", "responses"], refused: Forms
 def tries_of(
     fields_of: Callable[[Forms], Any], ranks: Mapping[str, int], used: Forms, *, items: int
 ) -> list[Forms]:
-    """Returns at most two other forms of a refused request: first with the lowest rank that changes it, then with all;
-    none for more `items` than `MAX_ITEMS`. `fields_of` returns the request in given forms, to compare; `used`: the
-    forms that it was sent in.
+    """Returns the forms in which a refused request is sent again, at most two tries: first with those of the lowest
+    rank that change the request, then with all; none for a request of more than `MAX_ITEMS` `items`. `fields_of`
+    returns the request in given forms, to compare; `used`: the forms that it was sent in.
     """
     if items > MAX_ITEMS:
         return []

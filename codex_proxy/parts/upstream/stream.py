@@ -193,7 +193,9 @@ class Newlines:
 
 
 def is_no_chunk(lines: Sequence[bytes]) -> bool:
-    """Whether data that is no JSON object is also no part of an answer, nor an error: a comment, a ping, a number."""
+    """Whether lines of data without a JSON object can be ignored, since they are neither a part of an answer nor an
+    error: a comment, a ping, a number.
+    """
     return all(map(_NO_CHUNK.match, lines))
 
 

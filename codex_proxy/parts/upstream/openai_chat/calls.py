@@ -91,8 +91,8 @@ class ToolCalls:
         self._by_index: dict[Hashable, Call] = {}
 
     def feed(self, delta: Any, *, beside: Container[Call] = (), old_form: bool = False) -> Piece | None:
-        """Adds an entry of `tool_calls`, or a `function_call` (`old_form`); None if it is no object. `beside`: the
-        calls of the entries before it in the same list.
+        """Adds an entry of `tool_calls`, or a `function_call` (`old_form`). Returns its call and the arguments that it
+        adds; None if it is no object. `beside`: the calls of the entries before it in the same list.
         """
         if not isinstance(delta, dict):
             return None

@@ -147,7 +147,9 @@ class PassThrough:
         return passed
 
     def finish(self) -> bytes:
-        """Returns held events and `[DONE]`, or the whole object."""
+        """Ends an answer whose body lacks its end. Returns the held events and `[DONE]` or, without a stream, the
+        whole object.
+        """
         self.done = True
         return b"".join((*self._unsent(), DONE)) if self._stream else self._whole_answer()
 
