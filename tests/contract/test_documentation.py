@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, create_model
 
-from codex_proxy.core.options import NAMES, OPTIONS, SAMPLING, Api
+from codex_proxy import surfaces
+from codex_proxy.core.options import AS_IS, NAMES, OPTIONS, SAMPLING, Api
 from codex_proxy.http.openapi import body_schemas
 from codex_proxy.surfaces.chat.completions import CompletionRequest
 from codex_proxy.surfaces.chat.wire import ChatRequest
@@ -18,6 +20,7 @@ from codex_proxy.surfaces.requests.fields import Ignored, Refused
 from codex_proxy.surfaces.responses.wire import ResponseRequest
 
 ROOT = Path(__file__).parents[2]
+CODE = Path(surfaces.__path__[0])
 REQUESTS: dict[Api, type[BaseModel]] = {
     "chat": ChatRequest,
     "completions": CompletionRequest,
@@ -97,3 +100,27 @@ def test_the_schemas_of_bodies_say_what_is_ignored_refused_or_needs_a_capability
     options = schemas["OllamaOptions"]["properties"]
     for schema in (chat["verbosity"], chat["seed"], text["verbosity"], options["top_k"]):
         assert schema["description"].startswith("Needs an agent with the capability")
+
+
+def unread_fields(api: Api, model: type[BaseModel]) -> set[str]:
+    """The served fields of a wire model, and of the objects in it, that neither the table of options nor the API's code
+    names.
+    """
+    folders = (CODE / {"completions": "chat"}.get(api, api), CODE / "requests")
+    code = "\n".join(path.read_text("utf-8") for folder in folders for path in folder.glob("*.py"))
+    in_table = {path[-1] for path in AS_IS[api].values()} | {*SAMPLING[api]}
+    found = set()
+    for name, field in model.model_fields.items():
+        if name not in {*in_table, *marked(model, Ignored), *marked(model, Refused)}:
+            found |= set() if re.search(rf"\.{name}\b|\"{name}\"", code) else {name}
+        inner = (each for each in get_args(field.annotation) if isinstance(each, type))
+        for each in inner:
+            found |= unread_fields(api, each) if issubclass(each, BaseModel) else set()
+    return found
+
+
+@pytest.mark.parametrize("api", REQUESTS)
+def test_each_served_field_of_a_request_is_read_and_a_new_one_is_found(api: Api) -> None:
+    more = create_model("More", __base__=REQUESTS[api], personality_hint=(str | None, None))
+    assert unread_fields(api, REQUESTS[api]) == set()
+    assert unread_fields(api, more) == {"personality_hint"}

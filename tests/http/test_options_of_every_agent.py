@@ -103,6 +103,7 @@ def optional_in(api: Api) -> Iterator[Option]:
 
 
 def last_value(path: str, api: Api) -> Any:
+    assert api in REQUESTS, f"add a value for {path} to VALUES"
     schemas = body_schemas(max_choices=1)
     schema = property_at(path, schemas[REQUESTS[api][0]], schemas) or {}
     (values,) = (each["enum"] for each in schema["anyOf"] if "enum" in each)

@@ -23,6 +23,7 @@ from codex_proxy.surfaces.requests.options import (
     ParseContext,
     ParsedRequest,
     non_null_fields,
+    options_as_given,
     place_of,
     refuse_stream_options,
     stops_of,
@@ -90,6 +91,7 @@ def parse(body: bytes, pdfs: PdfTexts | None = None, *, context: ParseContext) -
         sampling=non_null_fields(request, SAMPLING["completions"]),
         stop=stops_of(request.stop),
         max_tokens=request.max_tokens,
+        **options_as_given(request, "completions"),
     )
     return ParsedCompletion(
         turn=turn,

@@ -36,6 +36,7 @@ from codex_proxy.surfaces.requests.options import (
     WorkdirParam,
     forbidden_search,
     non_null_fields,
+    options_as_given,
     place_of,
     stops_of,
 )
@@ -134,6 +135,7 @@ def _turn(
         reports_stop=True,
         max_tokens=request.max_tokens,
         instructions_in_outputs=True,
+        **options_as_given(request, "messages"),
     )
     return turn, place.workdir_param
 

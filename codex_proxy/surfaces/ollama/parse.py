@@ -53,6 +53,7 @@ from codex_proxy.surfaces.requests.options import (
     ParsedRequest,
     json_schema_format,
     non_null_fields,
+    options_as_given,
     place_of,
     stops_of,
     with_json_hint,
@@ -271,6 +272,7 @@ def _make_parsed(
         sampling=non_null_fields(options, SAMPLING["ollama"]),
         stop=stops_of(options.stop),
         max_tokens=_limit_of(options),
+        **options_as_given(request, "ollama"),
     )
     return ParsedOllama(
         turn=turn,
