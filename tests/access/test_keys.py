@@ -31,6 +31,15 @@ async def two(tmp_path: Path) -> AsyncIterator[Proxy]:
 # --- who comes in -------------------------------------------------------------------------------
 
 
+def test_the_endpoints_that_need_no_key_are_these() -> None:
+    without_key = {each.route for each in ENDPOINTS if each.kind == "open"}
+    assert {route for route in without_key if not route.startswith("GET /ui/")} == {
+        *("GET /", "GET /v1", "GET /api/hello", "GET /openapi.json"),
+        *("GET /healthz", "GET /livez", "GET /readyz", "GET /metrics"),
+    }
+    assert {route for route in without_key if route.startswith("GET /ui/api/")} == set()
+
+
 async def test_every_key_of_the_file_and_of_the_settings_opens_and_nothing_else_does(tmp_path: Path) -> None:
     async with keyed_proxy(tmp_path, {"one": {}, "two": {}}, api_key="third") as proxy:
         for headers in (key_header("one"), key_header("two"), {"Authorization": "bearer   third "}):
