@@ -89,7 +89,7 @@ SANS_IO = frozenset({"core", "agents", "surfaces", "tools"})
 DRIVES_CHILDREN = frozenset(
     {
         "agents.agent",
-        "agents.beside_the_loop",
+        "core.beside_the_loop",
         "agents.sessions.session",
         "agents.configured.router",
         "agents.sessions.child_per_turn",

@@ -129,6 +129,8 @@ LONG_JSON: Final = 1 << 20
 """Maximum bytes that are decoded however many values they are."""
 MAX_STRINGS: Final = 200_000
 """Maximum strings, names included, in JSON longer than `LONG_JSON`."""
+FEW_STRINGS: Final = 500
+"""Strings in long JSON whose quotes are looked for one by one."""
 MAX_BETWEEN_STRINGS: Final = 800_000
 """Maximum bytes between its strings: numbers, brackets, commas."""
 MAX_DEPTH: Final = 200
@@ -154,13 +156,31 @@ def is_too_costly(json: bytes) -> bool:
             return False
         return _depth(b"".join(_with_plain_strings(json).split(b'"')[::2])) > MAX_DEPTH
     # Of what is long, no more is read than one search for quotes: to count brackets in a text takes five times as long.
-    pieces = _with_plain_strings(json).split(b'"', 2 * MAX_STRINGS + 1)
-    if len(pieces) > 2 * MAX_STRINGS + 1:
-        return True
-    between = pieces[::2]
+    plain = _with_plain_strings(json)
+    between = _between_strings(plain)
+    if between is None:
+        pieces = plain.split(b'"', 2 * MAX_STRINGS + 1)
+        if len(pieces) > 2 * MAX_STRINGS + 1:
+            return True
+        between = pieces[::2]
     if sum(map(len, between)) > MAX_BETWEEN_STRINGS:
         return True
     return _depth(b"".join(between)) > MAX_DEPTH
+
+
+def _between_strings(json: bytes) -> list[bytes] | None:
+    """Returns what is between the strings, of which there may be long ones, not copied; None if they are many."""
+    between: list[bytes] = []
+    end = -1
+    for _ in range(FEW_STRINGS):
+        start = json.find(b'"', end + 1)
+        if start < 0:
+            return [*between, json[end + 1 :]]
+        between.append(json[end + 1 : start])
+        end = json.find(b'"', start + 1)
+        if end < 0:
+            return between
+    return None
 
 
 def _brackets(json: bytes) -> int:

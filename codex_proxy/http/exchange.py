@@ -9,13 +9,13 @@ from typing import Final, Protocol, TypeAlias
 
 from aiohttp import web
 
+from codex_proxy.core.beside_the_loop import beside_the_loop
 from codex_proxy.core.events import (
     DELTAS,
     VISIBLE_OUTPUT,
     EmptyReason,
     Event,
     ForwardedBytes,
-    ItemEnded,
     ItemStarted,
     ServedBy,
     TurnEnded,
@@ -31,17 +31,12 @@ from codex_proxy.http.endpoint import log_unforeseen
 from codex_proxy.http.sse import EventStream, IdleTimer
 from codex_proxy.responses.follow import Follower
 from codex_proxy.responses.foreground import ResponseReader
-from codex_proxy.runs.event_log import EVENTS_AT_ONCE, Cursor, Push
+from codex_proxy.runs.event_log import EVENTS_AT_ONCE, LONG_ANSWER, Cursor, Push, have_an_end
 from codex_proxy.runs.run import Run
 from codex_proxy.surfaces.answers.renderer import Renderer
 from codex_proxy.surfaces.answers.samples import Samples
 from codex_proxy.surfaces.chat.render import StreamMetrics
 from codex_proxy.surfaces.ollama.render import TurnTimes
-
-ENDS = frozenset({ItemEnded, TurnEnded})
-"""Events whose frames may repeat a whole text."""
-LONG_ANSWER = 1 << 20
-"""Bytes of a turn's events above which the events of a batch with one of `ENDS` are rendered one by one."""
 
 
 def _is_first_visible(event: Event) -> bool:
@@ -141,8 +136,8 @@ class Source(Protocol):
         """Whether `take` has returned all events of the answer."""
 
     @property
-    def weight(self) -> int:
-        """About how many bytes the taken events have."""
+    def has_long_answer(self) -> bool:
+        """Whether what repeats all that was taken takes long."""
 
     def wait(self, push: Push | None = None) -> Awaitable[None]:
         """Waits for events or the end; may be cancelled and called again. It may call `push`, and waits for further
@@ -171,8 +166,8 @@ class OneRun:
         return self._cursor.finished
 
     @property
-    def weight(self) -> int:
-        return self._cursor.weight
+    def has_long_answer(self) -> bool:
+        return self._cursor.has_long_answer
 
     def close(self) -> None:
         release_all(self._cursor.detach, self._run.interrupt)
@@ -195,8 +190,8 @@ class SampledRuns:
         return self._samples.ended
 
     @property
-    def weight(self) -> int:
-        return sum(cursor.weight for cursor in self._cursors)
+    def has_long_answer(self) -> bool:
+        return sum(cursor.weight for cursor in self._cursors) > LONG_ANSWER
 
     async def wait(self, push: Push | None = None) -> None:
         for index, cursor in enumerate(self._cursors):
@@ -232,39 +227,45 @@ class LogReader:
         self._source = source
         self._renderer = renderer
         self._timings = timings
-        self._left: deque[Event | bytes] = deque()
-        """What the next calls of `take` return: events, and the rest of the frames of the one before."""
+        self._unrendered: deque[Event] = deque()
+        """Events of a long answer, which `wait` renders one by one."""
+        self._frames: deque[bytes] = deque()
+        """What the next calls of `take` return."""
 
     @property
     def finished(self) -> bool:
-        return self._source.finished and not self._left
+        return self._source.finished and not (self._unrendered or self._frames)
+
+    @property
+    def has_long_answer(self) -> bool:
+        return self._source.has_long_answer
 
     @property
     def refusal(self) -> Failure | None:
         return None if self._renderer.visible else self._renderer.failure
 
     def wait(self, push: Push | None = None) -> Awaitable[None]:
-        if self._left:
+        if self._frames:
             return asyncio.sleep(0)  # others are served first
-        return self._source.wait(None if push is None else lambda: push() and not self._left)
+        if self._unrendered:
+            event = self._unrendered.popleft()
+            return beside_the_loop(
+                lambda: self._frames.extend(self._renderer.pieces([event])), long=type(event) not in DELTAS
+            )
+        return self._source.wait(None if push is None else lambda: push() and not self._unrendered)
 
     def take(self) -> bytes:
         """Returns the bytes since the last call; none without a stream."""
-        if self._left:
-            return self._next_piece()
+        if self._frames:
+            return self._frames.popleft()
+        if self._unrendered:
+            return b""
         events = self._source.take()
         self._timings.record(events)
-        if self._source.weight > LONG_ANSWER and not ENDS.isdisjoint(map(type, events)):
-            self._left.extend(events)
+        if self._source.has_long_answer and have_an_end(events):
+            self._unrendered.extend(events)
             return b""
         return self._renderer.feed(events)
-
-    def _next_piece(self) -> bytes:
-        first = self._left.popleft()
-        if isinstance(first, bytes):
-            return first
-        self._left.extendleft(reversed(self._renderer.pieces([first])))
-        return b""
 
     def open(self) -> bytes:
         """Returns the first bytes of the stream, if they are still to come."""
@@ -294,7 +295,8 @@ async def whole_response(reader: WholeReader, headers: Callable[[], Mapping[str,
             reader.take()
     finally:
         reader.close()
-    return web.Response(body=reader.result(), content_type="application/json", headers=headers())
+    body = await beside_the_loop(reader.result, long=reader.has_long_answer)
+    return web.Response(body=body, content_type="application/json", headers=headers())
 
 
 async def stream_response(

@@ -174,7 +174,8 @@ class BackgroundResponse(RunningResponse):
         while True:
             await cursor.wait()
             await cursor.wait_for_end(until=self._next_write)
-            events, ended = self._render_next(cursor)
+            events, ended = self._take(cursor)
+            await self._render(events)
             frames = self._renderer.take_frames()
             if self.streams:
                 self._log.add(self._renderer.events_to_keep(events))
@@ -263,7 +264,7 @@ class BackgroundResponse(RunningResponse):
     async def _save(self, final: dict[str, Any], ended: TurnEnded) -> None:
         if self._run is None:
             return
-        output = output_items(self._service, final, self._run)
+        output = await self._work_on_answer(partial(output_items, self._service, final, self._run))
         while not (self._saved or self._lost):
             try:
                 await self._save_end(final, output)
@@ -276,6 +277,9 @@ class BackgroundResponse(RunningResponse):
 
     async def _save_end(self, final: dict[str, Any], output: Sequence[StoredItem] = ()) -> None:
         append = conversation_append(self._prepared.parsed, final["status"])
+        frames: Sequence[Frame] = ()
+        if self.streams:
+            frames = await self._work_on_answer(partial(self._log.ended_by, self._ends, self._renderer))
         try:
             self._saved = await end_stored_response(
                 self._service,
@@ -284,7 +288,8 @@ class BackgroundResponse(RunningResponse):
                 final,
                 output=output,
                 append=append,
-                frames=self._log.ended_by(self._ends, self._renderer) if self.streams else (),
+                frames=frames,
+                long=self.has_long_answer,
                 epoch=self.epoch,
                 turn_epoch=self._prepared.turn_epoch,
             )

@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Any
 
-from codex_proxy.core.events import TurnEnded
+from codex_proxy.core.events import Event, TurnEnded
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault
 from codex_proxy.core.own_errors import release_all
 from codex_proxy.responses.prepare import PreparedResponse, prepare_again, shorter_context, start_run
 from codex_proxy.responses.running import NOT_SAVED, Delivery, Observe, RunningResponse
 from codex_proxy.responses.saving import output_items, save_response, take_back
 from codex_proxy.responses.service import ResponsesService
-from codex_proxy.runs.event_log import Cursor, Push
+from codex_proxy.runs.event_log import Cursor, Push, have_an_end
 from codex_proxy.runs.run import Run
 from codex_proxy.store.values import Frame, StoredItem, StoreError
 from codex_proxy.surfaces.answers.renderer import json_bytes
@@ -41,6 +41,8 @@ class ForegroundResponse(RunningResponse):
         self.output: Sequence[StoredItem] = ()
         self._continued = False
         """The value of `continued` for the last turn."""
+        self._taken: tuple[Sequence[Event], TurnEnded | None] | None = None
+        """What a push has taken and left to the task."""
 
     @property
     def continued(self) -> bool:
@@ -53,7 +55,8 @@ class ForegroundResponse(RunningResponse):
     async def _render_log(self, cursor: Cursor) -> TurnEnded:
         while True:
             await cursor.wait(self._push)
-            _, ended = self._render_next(cursor)
+            (events, ended), self._taken = self._taken or self._take(cursor), None
+            await self._render(events)
             self.buffer.append(self._renderer.take_frames())
             if ended is not None:
                 await asyncio.sleep(0)  # a long text is in several of the last frames: not all in one go
@@ -61,7 +64,11 @@ class ForegroundResponse(RunningResponse):
 
     def _push(self) -> bool:
         assert self._cursor is not None, "a push is for what is in the log"
-        self._render_next(self._cursor)
+        events, ended = self._take(self._cursor)
+        if ended is not None or (self.has_long_answer and have_an_end(events)):
+            self._taken = events, ended
+            return False
+        self._renderer.feed(events)
         self.buffer.append(self._renderer.take_frames())
         return True
 
@@ -79,13 +86,13 @@ class ForegroundResponse(RunningResponse):
 
     async def _save(self, final: dict[str, Any], ended: TurnEnded) -> None:
         assert self._run is not None, "a turn that never began is not saved"
-        self.output = output_items(self._service, final, self._run)
+        self.output = await self._work_on_answer(partial(output_items, self._service, final, self._run))
         failed = final["status"] == "failed"
         if failed and not self.streams:
             return  # its client gets an error, and no id
         # A failed response keeps its own failure where it cannot be saved.
         with contextlib.suppress(*((StoreError,) if failed else ())):
-            await save_response(self._service, self._prepared, final, self.output)
+            await save_response(self._service, self._prepared, final, self.output, long=self.has_long_answer)
 
     async def _complete(self, frames: list[Frame]) -> None:
         store = self._service.store
@@ -113,6 +120,10 @@ class ResponseReader:
         return self._frames.finished
 
     @property
+    def has_long_answer(self) -> bool:
+        return self._response.has_long_answer
+
+    @property
     def refusal(self) -> Failure | None:
         return self._response.refusal
 
@@ -138,7 +149,7 @@ class ResponseReader:
         """Returns frames that end the stream: those of the final object, which may be stored, else of this failure."""
         final = self._response.final
         if final is None:
-            return self._response.break_off(failure)
+            return self._response.break_off(failure, self._next)
         return end_frames(self._profile, final, self._next, self._response.failure)
 
     def open(self) -> bytes:

@@ -9,17 +9,19 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Literal, TypeAlias
+from functools import partial
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 import structlog
 
+from codex_proxy.core.beside_the_loop import beside_the_loop
 from codex_proxy.core.events import Event, Spending, Stop, TurnEnded
 from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.core.own_errors import release_all, trace_of
 from codex_proxy.responses.prepare import PreparedResponse, renderer_of, rendering_of
 from codex_proxy.responses.service import ResponsesService, ServerTasks
-from codex_proxy.runs.event_log import TAKEN_AT_ONCE, Cursor, Push, Wakeup
+from codex_proxy.runs.event_log import TAKEN_AT_ONCE, Cursor, Push, Wakeup, have_an_end
 from codex_proxy.runs.observers import REQUEST_RECORDER
 from codex_proxy.runs.run import Run
 from codex_proxy.store.health import failure_of
@@ -28,7 +30,10 @@ from codex_proxy.store.values import Frame, StoreError, UnsureWrite
 from codex_proxy.surfaces.answers.renderer import json_bytes
 from codex_proxy.surfaces.answers.usage import TurnTokens
 from codex_proxy.surfaces.models import billed_model
+from codex_proxy.surfaces.responses.profile import end_frames
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
+
+R = TypeVar("R")
 
 log = structlog.get_logger(__name__)
 
@@ -93,6 +98,10 @@ class RunningResponse(ABC):
         self._task: asyncio.Task[None] | None = None
         self._run: Run | None = None
         self._cursor: Cursor | None = None
+        self.has_long_answer = False
+        """Whether what repeats all of the answer takes long."""
+        self._working = False
+        """Whether a thread works on the answer, and so with the renderer."""
         self._told: Failure | None = None
         """With which failure the stream was ended while the response was saved, if it was."""
         self._ends: list[TurnEnded] = []
@@ -123,7 +132,7 @@ class RunningResponse(ABC):
 
     def open(self) -> None:
         """Releases the stream's first events before the agent's output, once."""
-        if not self._renderer.ended:
+        if not (self._working or self._renderer.ended):
             self._renderer.open()
             self.buffer.append(self._renderer.take_frames())
 
@@ -144,9 +153,15 @@ class RunningResponse(ABC):
             self._run.fail(failure)
         self.cancel()
 
-    def break_off(self, failure: Failure) -> list[Frame]:
-        """Makes the response fail, after an exception in this server's code. Returns the frames that end its stream."""
+    def break_off(self, failure: Failure, next: int) -> list[Frame]:
+        """Makes the response fail, after an exception in this server's code. Returns the frames that end its stream,
+        of which a reader waits for the number `next`.
+        """
         self._told = failure
+        if self._working:  # with the renderer, of which this end needs nothing but the number
+            renderer = renderer_of(self._service, self._prepared, rendering=self._rendering)
+            renderer.break_off(failure)
+            return end_frames(self._service.profile, renderer.response(), next, failure)
         self._renderer.break_off(failure)
         return self._renderer.take_frames()
 
@@ -219,15 +234,25 @@ class RunningResponse(ABC):
                 raise  # the server stops
             return None
 
-    def _render_next(self, cursor: Cursor) -> tuple[Sequence[Event], TurnEnded | None]:
-        """Returns the events that were rendered, and the turn's end, which was not."""
+    def _take(self, cursor: Cursor) -> tuple[Sequence[Event], TurnEnded | None]:
+        """Returns the next events to be rendered, and the turn's end, if it has come."""
         events = cursor.take(passed_on=not self._paced)
+        self.has_long_answer = cursor.has_long_answer
         if self._observe is not None:
             self._observe(events)
         ended = events[-1] if isinstance(events[-1], TurnEnded) else None
-        rendered = events if ended is None else events[:-1]
-        self._renderer.feed(rendered)
-        return rendered, ended
+        return (events if ended is None else events[:-1]), ended
+
+    async def _render(self, events: Sequence[Event]) -> None:
+        await self._work_on_answer(partial(self._renderer.feed, events), long=have_an_end(events))
+
+    async def _work_on_answer(self, work: Callable[[], R], *, long: bool = True) -> R:
+        """Returns what `work` returns, which takes long if the answer is long, unless `long` says no."""
+        self._working = long and self.has_long_answer
+        try:
+            return await beside_the_loop(work, long=self._working)
+        finally:
+            self._working = False
 
     def _on_drained(self) -> None:
         if self._cursor is not None:
@@ -239,11 +264,12 @@ class RunningResponse(ABC):
         """Renders the turn's end, saves, and releases the last frames. If saving fails, so does the response."""
         renderer = self._renderer
         self._shown = renderer.visible
-        final = self._render_end(ended)
         self._told = None  # what was told before is in `final`
+        final = await self._work_on_answer(partial(self._render_end, ended))
         not_saved = await self._try_to_save(final, ended) or self._told
         if not_saved is not None:
-            final = self._render_end(TurnEnded.with_failure(not_saved))
+            failed = partial(self._render_end, TurnEnded.with_failure(not_saved))
+            final = await self._work_on_answer(failed)
         failure, frames = renderer.failure, renderer.take_frames()
         # At once: whatever breaks from here on, clients get what the store has.
         self.final, self.failure = final, failure
@@ -252,7 +278,7 @@ class RunningResponse(ABC):
         await asyncio.sleep(0)  # as above: saving need not wait for anything
         recording = REQUEST_RECORDER.get()
         if recording is not None:
-            recording.on_final_object(json_bytes(final))
+            recording.on_final_object(await self._work_on_answer(partial(json_bytes, final)))
         await self._complete(frames)
 
     def _render_end(self, ended: TurnEnded) -> dict[str, Any]:

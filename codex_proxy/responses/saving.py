@@ -7,10 +7,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from codex_proxy.core.beside_the_loop import beside_the_loop
 from codex_proxy.core.events import TurnEnded
 from codex_proxy.core.interfaces import IdSource
 from codex_proxy.responses.prepare import PreparedResponse
@@ -44,10 +46,15 @@ RETRY_SECONDS: Final = 2.0
 
 
 async def save_response(
-    service: ResponsesService, prepared: PreparedResponse, final: dict[str, Any], output: Sequence[StoredItem]
+    service: ResponsesService,
+    prepared: PreparedResponse,
+    final: dict[str, Any],
+    output: Sequence[StoredItem],
+    *,
+    long: bool,
 ) -> None:
-    """Saves a response unless `store: false`, and adds its items to the conversation. Raises `StoreError`, having
-    stored nothing but perhaps for `UnsureWrite`.
+    """Saves a response unless `store: false`, and adds its items to the conversation. `long`: whether the response
+    is. Raises `StoreError`, having stored nothing but perhaps for `UnsureWrite`.
     """
     store, parsed, context = service.store, prepared.parsed, prepared.context
     append = conversation_append(parsed, final["status"])
@@ -59,7 +66,7 @@ async def save_response(
             id=prepared.id,
             status=final["status"],
             created=prepared.created,
-            json=json_bytes(final),
+            json=await beside_the_loop(partial(json_bytes, final), long=long),
             previous_id=parsed.previous_response_id,
             conversation_id=parsed.conversation,
         )
@@ -98,11 +105,12 @@ async def end_stored_response(
     frames: Sequence[Frame] = (),
     epoch: int | None = None,
     turn_epoch: int | None = None,
+    long: bool = False,
 ) -> bool:
     """Stores a background response's end with webhooks and last `frames` in one transaction. `append`: the
     conversation to which the items are added, if any; `epoch`: that of the response's lease, `turn_epoch`: that of the
-    conversation's. Returns False if the response has ended or was deleted. Raises `StoreError`: `StoreConflict`
-    without the leases.
+    conversation's; `long`: whether the response is. Returns False if the response has ended or was deleted. Raises
+    `StoreError`: `StoreConflict` without the leases.
     """
     webhooks = service.webhooks
     try:
@@ -110,7 +118,7 @@ async def end_stored_response(
             owner,
             final["id"],
             status=final["status"],
-            json=json_bytes(final),
+            json=await beside_the_loop(partial(json_bytes, final), long=long),
             output=output,
             append=append,
             only_from=UNFINISHED,

@@ -17,6 +17,7 @@ import msgspec
 from codex_proxy.core.events import (
     DELTAS,
     Event,
+    ItemEnded,
     TurnEnded,
 )
 from codex_proxy.core.own_errors import call_observer
@@ -37,10 +38,16 @@ CUT_WATER = 32 << 20
 """Bytes that the slowest reader may be behind if the agent's process serves other turns and cannot be paused; then the
 turn fails.
 """
+LONG_ANSWER = 1 << 20
+"""Bytes of an answer's events from which on what repeats all of it takes long."""
+_ENDS = frozenset({ItemEnded, TurnEnded})
+"""Events whose frames may repeat a whole text."""
 
 
 Push: TypeAlias = Callable[[], bool]
-"""Passes new events on without waiting. Returns False, having done nothing, if it would have to wait."""
+"""Passes new events on without waiting. Returns False if it would have to wait: then the reader's task
+passes them on.
+"""
 
 
 class Wakeup:
@@ -86,6 +93,11 @@ class Wakeup:
                 self._broke = error
         if not waiter.done():
             waiter.set_result(None)
+
+
+def have_an_end(events: Iterable[Event]) -> bool:
+    """Whether an item or the turn ends, so that frames may repeat a whole text."""
+    return not _ENDS.isdisjoint(map(type, events))
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -285,6 +297,11 @@ class Cursor:
                 break
             batches.append(batch)
         return batches
+
+    @property
+    def has_long_answer(self) -> bool:
+        """Whether what repeats all that was taken takes long."""
+        return self.weight > LONG_ANSWER
 
     def pass_on(self) -> None:
         """Notes that the client has all events taken so far."""

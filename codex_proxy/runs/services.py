@@ -19,9 +19,9 @@ import msgspec
 import structlog
 
 from codex_proxy.agents.agent import Agent, agent_for
-from codex_proxy.agents.beside_the_loop import beside_the_loop
 from codex_proxy.agents.sessions.session import AgentSession, SessionListener
 from codex_proxy.core.account import with_context_length, with_reset
+from codex_proxy.core.beside_the_loop import beside_the_loop, is_long
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.interfaces import keep_until_done
 from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, HistoryOutput, as_functions
@@ -98,7 +98,7 @@ class RunServices:
         closed: ClosedSession | None = None
         # A first message continues nothing.
         if attempt.as_asked and self.idle_sessions and len(turn.history) > 1:
-            await beside_the_loop(turn.history, digests.compute)
+            await beside_the_loop(digests.compute, long=is_long(turn.history))
             key = session_key(turn.owner, attempt.turn)
             reused = self.idle_sessions.take(key, turn, digests)
             if reused is not None:
@@ -182,14 +182,15 @@ async def recalled_history(turn: Turn, memory: StepMemory, identity: str) -> tup
     `StoreUnavailable`.
     """
     history = turn.history
-    keys = await beside_the_loop(history, partial(keys_of, history))
+    keys = await beside_the_loop(partial(keys_of, history), long=is_long(history))
     if not keys:
         return history
     found = await memory.recall(turn.owner, keys)
     entries = {key: msgspec.json.decode(value, type=RememberedTurn) for key, value in found.items()}
     if not entries:
         return history
-    return await beside_the_loop(history, partial(restore_items, history, entries, identity))
+    restore = partial(restore_items, history, entries, identity)
+    return await beside_the_loop(restore, long=is_long(history))
 
 
 def _with_replay(turn: Turn, requested: Turn, replay: tuple[HistoryItem, ...] | None) -> Turn:
@@ -212,7 +213,7 @@ async def _logged_failure_of_memory() -> AsyncIterator[None]:
 
 async def with_call_ids(turn: Turn, memory: StepMemory) -> Turn:
     """Returns the turn with the remembered ids of its calls; others stay. May raise `StoreUnavailable`."""
-    steps = await beside_the_loop(turn.history, partial(_steps_of, turn.history))
+    steps = await beside_the_loop(partial(_steps_of, turn.history), long=is_long(turn.history))
     found = await memory.recall(turn.owner, list(steps))
     ids: dict[int, str] = {}
     for key, remembered in found.items():

@@ -65,9 +65,9 @@ def lose_responses() -> None:
 
     save, is_due = save_response, every(3)
 
-    async def lose_some(*arguments: Any) -> None:
+    async def lose_some(*arguments: Any, **options: Any) -> None:
         if not is_due():
-            await save(*arguments)
+            await save(*arguments, **options)
 
     put_in_place(foreground, "save_response", lose_some)
 

@@ -11,9 +11,9 @@ from pytest_aiohttp.plugin import AiohttpClient
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Stop, TextDelta, TurnEnded, TurnStarted
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import McpTools, Message
-from codex_proxy.http.exchange import LONG_ANSWER, LogReader, TurnTimings, stream_response, whole_response
+from codex_proxy.http.exchange import LogReader, TurnTimings, stream_response, whole_response
 from codex_proxy.http.sse import EventStream
-from codex_proxy.runs.event_log import Push
+from codex_proxy.runs.event_log import LONG_ANSWER, Push
 from codex_proxy.surfaces.chat.render import ChatRenderer
 from tests.http.serving import Hands
 from tests.surfaces.responses import answering as responses
@@ -26,7 +26,7 @@ class BatchSource:
     """A source of these batches."""
 
     continued = False
-    weight = 0
+    has_long_answer = False
 
     def __init__(self, *batches: list[Event]) -> None:
         self._batches = list(batches)
@@ -116,7 +116,7 @@ async def test_frames_of_a_long_text_are_taken_one_at_a_time() -> None:
         TurnEnded(Stop.STOP),
     ]
     source = BatchSource(answer)
-    source.weight = len(text) + 100
+    source.has_long_answer = True
     reader = LogReader(source, responses.renderer(stream=True), TurnTimings(Hands()))
     pieces: list[bytes] = []
     while not reader.finished:
@@ -135,6 +135,6 @@ async def test_a_push_that_leaves_frames_wakes_the_task() -> None:
     pushed: list[bool] = []
     source = Pushing([ItemStarted(Message("m")), TextDelta("m", "Hi")], [ItemEnded("m")])
     reader = LogReader(source, responses.renderer(stream=True), TurnTimings(Hands()))
-    for source.weight in (0, LONG_ANSWER + 1):
+    for source.has_long_answer in (False, True):
         await reader.wait(lambda: bool(reader.take() or True))
     assert pushed == [True, False]

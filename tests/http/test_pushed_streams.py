@@ -45,8 +45,8 @@ class StreamServer:
         return self._cursor.finished
 
     @property
-    def weight(self) -> int:
-        return self._cursor.weight
+    def has_long_answer(self) -> bool:
+        return self._cursor.has_long_answer
 
     async def wait(self, push: Push | None = None) -> None:
         self.waits += 1

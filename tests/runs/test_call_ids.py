@@ -114,5 +114,5 @@ def test_finding_ids_takes_time_proportional_to_the_history(
             with_call_ids(turn, memory).send(None)
 
     # No thread, whose time is not measured.
-    monkeypatch.setattr("codex_proxy.agents.beside_the_loop.FEW_ITEMS", sys.maxsize)
+    monkeypatch.setattr("codex_proxy.core.beside_the_loop.FEW_ITEMS", sys.maxsize)
     assert_linear(lambda n: turn_of(*STEPS[shape](n)), find, 400)

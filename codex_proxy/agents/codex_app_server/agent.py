@@ -10,7 +10,6 @@ from functools import partial
 
 import msgspec
 
-from codex_proxy.agents.beside_the_loop import beside_the_loop, is_long
 from codex_proxy.agents.codex.command_sandbox import ConfinedReads
 from codex_proxy.agents.codex.plain_home import first_start_lock, removed_home
 from codex_proxy.agents.codex.program import NOT_SIGNED_IN
@@ -24,6 +23,7 @@ from codex_proxy.agents.process_pool.pool import PooledAgent, ProcessPool
 from codex_proxy.agents.sessions.session import AgentSession
 from codex_proxy.agents.sessions.shared_process import SharedProcess, SharedTransport
 from codex_proxy.core.account import AgentModel
+from codex_proxy.core.beside_the_loop import beside_the_loop, is_long
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.turn import Mode, Turn
 from codex_proxy.process.child import Command
@@ -221,7 +221,7 @@ class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
         if reads is not None and "confined_reads" not in self.missing_features:
             turn = await reads.limit(turn)
         if is_long(turn.history):
-            turn = await beside_the_loop(turn.history, partial(with_raw_items, turn))
+            turn = await beside_the_loop(partial(with_raw_items, turn), long=True)
         if turn.mode == "model" and self._empty:
             turn = msgspec.structs.replace(turn, workdir=self._empty)
         transport = await self.pool.acquire(self._key(turn.mode), AppServerProcess.open_channel)

@@ -12,7 +12,6 @@ from typing import Final
 import msgspec
 import structlog
 
-from codex_proxy.agents.beside_the_loop import beside_the_loop
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
 from codex_proxy.agents.process_pool.plan import ONE_TURN
 from codex_proxy.agents.process_pool.pool import RECHECK_SECONDS, PooledAgent, ProcessPool
@@ -28,6 +27,7 @@ from codex_proxy.agents.shared.conversions import CLAUDE_MAX_OUTPUT
 from codex_proxy.agents.shared.failures import describe_end
 from codex_proxy.agents.shared.json_lines import UnreadableError, decode_part
 from codex_proxy.core.account import AgentModel
+from codex_proxy.core.beside_the_loop import beside_the_loop, is_long
 from codex_proxy.core.faults import Failure, Fault, misconfigured
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.turn import Turn
@@ -273,7 +273,7 @@ class ClaudeCodeAgent(PooledAgent[LaunchKey, ChildTransport]):
             key = LaunchKey("agent", turn.workdir, turn.sandbox)
         if turn.model == "default":
             turn = msgspec.structs.replace(turn, model="")
-        spoken = await beside_the_loop(turn.history, partial(conversation, turn.history))
+        spoken = await beside_the_loop(partial(conversation, turn.history), long=is_long(turn.history))
         dialect = ClaudeCodeTurn(takes_mark=self._takes_mark, spoken=spoken)
         transport = await self.pool.acquire(key, ChildTransport.take)
         session = AgentSession(turn, dialect, transport)

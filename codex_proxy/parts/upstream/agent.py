@@ -13,11 +13,11 @@ import msgspec
 import structlog
 
 from codex_proxy.agents.agent import Agent, AgentBase, BreakerState
-from codex_proxy.agents.beside_the_loop import beside_the_loop
 from codex_proxy.agents.configured.router import LateStart
 from codex_proxy.agents.sessions.session import AgentSession
 from codex_proxy.agents.shared.marks import OriginMarks
 from codex_proxy.core.account import AgentModel
+from codex_proxy.core.beside_the_loop import beside_the_loop, is_long
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.items import as_functions
@@ -176,7 +176,7 @@ class UpstreamAgent(AgentBase):
         server = await self._enter(may_wait=may_wait)
         try:
             begin = partial(self._begin, server, turn, model, containers)
-            return await beside_the_loop(turn.history, begin)
+            return await beside_the_loop(begin, long=is_long(turn.history))
         except BaseException:
             self._give_up()
             raise

@@ -138,6 +138,9 @@ class TextParts:
         return text
 
 
+_NOTHING_JOINED: Final = (0, msgspec.Raw(b'""'))
+
+
 class Text(TextParts):
     """A text that grows by deltas, each between constant bytes."""
 
@@ -151,6 +154,8 @@ class Text(TextParts):
         self._fragments = list(sent)
         self._lengths = [0]
         """The characters before each fragment, as far as `length` has counted."""
+        self._joined: tuple[int, msgspec.Raw] = _NOTHING_JOINED
+        """The first so many fragments as one JSON string: at the end it is asked for several times."""
 
     def add(self, text: str, out: list[bytes]) -> None:
         fragment = json_text(text)
@@ -179,7 +184,11 @@ class Text(TextParts):
         return self._lengths[fragments]
 
     def whole(self) -> msgspec.Raw:
-        return msgspec.Raw(b'"' + b"".join([fragment[1:-1] for fragment in self._fragments]) + b'"')
+        count, joined = self._joined
+        if count != len(self._fragments):
+            whole = b"".join([b'"', *[fragment[1:-1] for fragment in self._fragments], b'"'])
+            self._joined = len(self._fragments), (joined := msgspec.Raw(whole))
+        return joined
 
 
 class TextRun(msgspec.Struct, frozen=True):

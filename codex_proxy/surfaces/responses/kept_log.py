@@ -134,7 +134,7 @@ class LogWriter:
         end = _End(
             self._last,
             msgspec.Raw(encode_row([*self._events, *ends])),
-            renderer.response()["completed_at"],
+            renderer.completed_at,
             renderer.estimated_prompt(),
         )
         return *self.unstored, (LAST, encode_json(end))

@@ -206,6 +206,12 @@ class ResponsesRenderer(Renderer):
         assert self.ended, "the turn is not over"
         return self.snapshot()
 
+    @property
+    def completed_at(self) -> int | None:
+        assert self._final is not None, "the turn is not over"
+        at: int | None = self._final["completed_at"]
+        return at
+
     def snapshot(self) -> dict[str, Any]:
         """Returns the current object, for a client that polls."""
         decoded: dict[str, Any] = msgspec.json.decode(json_bytes(self._current()))
