@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from codex_proxy.parts.acp.presets import PRESETS
+from codex_proxy.parts.claude_code.claude_spec import NAME as CLAUDE_CODE
 from codex_proxy.parts.claude_code.launch import NEWEST_TESTED, version_text
-from codex_proxy.parts.claude_code.spec import NAME as CLAUDE_CODE
 
 CACHE: Final = Path(__file__).resolve().parent.parent / ".cache" / "agents"
 AT_ONCE: Final = 3

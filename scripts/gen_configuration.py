@@ -15,7 +15,7 @@ from pydantic import AliasChoices, BaseModel
 from pydantic.fields import FieldInfo
 
 from codex_proxy.admission.routes import Route
-from codex_proxy.agents.codex.spec import AUTO
+from codex_proxy.agents.codex.codex_specs import AUTO
 from codex_proxy.agents.registry import specs
 from codex_proxy.cli import serve
 from codex_proxy.parts import agent_tables

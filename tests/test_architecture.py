@@ -41,7 +41,7 @@ WIRING = frozenset({"app", "commands", "parts", "settings"})
 
 AGENT_WIRING = (
     r"codex_proxy\.agents\.(registry|spec)",
-    r"codex_proxy\.agents\.\w+\.(spec|checks|settings|tables|((codex|auto|app_server|proto|fake)_)?setup)",
+    r"codex_proxy\.agents\.\w+\.(checks|settings|(\w+_)?(specs?|setup))",
     r"codex_proxy\.agents\.configured\.agents",
 )
 """Modules of `agents` that belong to them, too: what is made from settings, and what `doctor` runs."""
@@ -101,7 +101,6 @@ DRIVES_CHILDREN = frozenset(
         "agents.confinement.plain_turns",
         "agents.confinement.read_list",
         "agents.codex.command_sandbox",
-        "parts.acp.skills",
         "agents.codex.program",
         "agents.codex.plain_home",
         "agents.codex_app_server.agent",
@@ -109,12 +108,11 @@ DRIVES_CHILDREN = frozenset(
         "parts.claude_code.agent",
         "parts.claude_code.launch",
         "parts.upstream.agent",
-        "parts.upstream.client",
+        "parts.upstream.server",
         "parts.upstream.config",
         "parts.upstream.connections",
         "parts.upstream.exchange",
         "parts.upstream.passing",
-        "parts.upstream.server",
         "parts.upstream.transport",
         "parts.acp.agent",
         "parts.acp.process",
@@ -595,14 +593,17 @@ BAD: list[tuple[Callable[[Module], list[str]], str, str]] = [
     (layering, "core.repair", "import codex_proxy.agents.dialect"),
     (layering, "surfaces.chat.render", "from ...runs import run"),
     (layering, "http.sse", "from codex_proxy.agents import dialect"),
-    (layering, "agents.codex_proto.proto_dialect", "from codex_proxy.agents.codex.spec import x"),
+    (layering, "agents.codex_proto.proto_dialect", "from codex_proxy.agents.codex.codex_specs import x"),
     (layering, "runs.run", "import fake_proto.loop"),
     (layering, "parts.mcp.servers", "from codex_proxy.runs import run"),
     (layering, "parts.mcp.servers", "from codex_proxy.parts.mcp.tool_source import log"),
-    (upwards, "parts.acp.setup", "def f():\n    from codex_proxy.commands.doctor import Checkup"),
-    (layering, "parts.claude_code.dialect", "from codex_proxy.runs import run"),
-    (sans_io, "parts.claude_code.dialect", "import time"),
-    (standing_alone, "parts.claude_code.dialect", "from codex_proxy.agents.codex_proto import dialect"),
+    (layering, "parts.claude_code.claude_dialect", "from codex_proxy.runs import run"),
+    (sans_io, "parts.claude_code.claude_dialect", "import time"),
+    (
+        standing_alone,
+        "parts.claude_code.claude_dialect",
+        "from codex_proxy.agents.codex_proto import dialect",
+    ),
     (without_parts, "app.server", "def f():\n    from codex_proxy.parts.traces import watcher"),
     (
         standing_alone,

@@ -52,7 +52,7 @@ ALLOWED: Final[dict[str, str]] = {
     "codex_proxy.parts.__init__:parts": "the names in KNOWN",
     "codex_proxy.parts.__init__:absent_part": "the fields of `KnownPart`",
     "codex_proxy.parts.__init__:own_settings_of": "what parts declare",
-    "codex_proxy.agents.fake.spec:<module>": "what parts declare",
+    "codex_proxy.agents.fake.fake_spec:<module>": "what parts declare",
     "codex_proxy.parts.__init__:declared": "the fields of `Part`, and what parts declare",
     "codex_proxy.agents.registry:_load": "the values of BUILT_IN, and constants",
     "codex_proxy.agents.registry:call_plugin_part": "what a part declares whose agent the operator names",

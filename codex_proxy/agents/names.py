@@ -13,11 +13,11 @@ from typing import Final
 from codex_proxy.parts import absent_part, parts
 
 BUILT_IN: Final[Mapping[str, str]] = {
-    "codex-app-server": "codex_proxy.agents.codex.spec:APP_SERVER",
-    "codex-proto": "codex_proxy.agents.codex.spec:PROTO",
-    "codex-exec": "codex_proxy.agents.codex.spec:EXEC",
+    "codex-app-server": "codex_proxy.agents.codex.codex_specs:APP_SERVER",
+    "codex-proto": "codex_proxy.agents.codex.codex_specs:PROTO",
+    "codex-exec": "codex_proxy.agents.codex.codex_specs:EXEC",
     **{name: line for part in parts() for name, line in part.agents.items()},
-    "fake": "codex_proxy.agents.fake.spec:SPEC",
+    "fake": "codex_proxy.agents.fake.fake_spec:SPEC",
 }
 
 DEFAULT_AGENT: Final = "auto"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from codex_proxy.settings.fields import Settings
 
 
-DEFAULT_SPEC: Final = "codex_proxy.agents.codex.spec:AUTO"
+DEFAULT_SPEC: Final = "codex_proxy.agents.codex.codex_specs:AUTO"
 
 
 def specs() -> tuple[AgentSpec, ...]:

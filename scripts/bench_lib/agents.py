@@ -21,14 +21,14 @@ import psutil
 
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.app.system import SystemClock
+from codex_proxy.parts.acp.acp_setup import launch_of
 from codex_proxy.parts.acp.messages import refusal, request
 from codex_proxy.parts.acp.presets import INITIALIZE, PRESETS, Program, read_declared_features
 from codex_proxy.parts.acp.sessions import session_options_of
-from codex_proxy.parts.acp.setup import launch_of
+from codex_proxy.parts.claude_code.claude_setup import claude_environment, program_of
+from codex_proxy.parts.claude_code.claude_spec import NAME as CLAUDE_CODE
 from codex_proxy.parts.claude_code.launch import LaunchKey, claude_argv
 from codex_proxy.parts.claude_code.messages import control_request
-from codex_proxy.parts.claude_code.setup import claude_environment, program_of
-from codex_proxy.parts.claude_code.spec import NAME as CLAUDE_CODE
 from codex_proxy.process.child import Command
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.protected_paths import unreadable_paths

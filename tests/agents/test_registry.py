@@ -201,7 +201,7 @@ def test_a_start_imports_the_agent_that_serves_and_no_other(folder: Path, agent:
         f"codex_proxy.agents.{name}"
         for name in ("codex.program", "codex.tested", "codex_app_server.contract")
     }
-    assert {name for name in of_codex if not name.endswith("spec")} <= always
+    assert {name for name in of_codex if not name.endswith("specs")} <= always
 
 
 def test_a_misspelt_agent_is_refused_with_the_one_that_was_meant() -> None:

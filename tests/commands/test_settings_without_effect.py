@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from codex_proxy.agents import registry
-from codex_proxy.agents.codex.spec import AUTO
+from codex_proxy.agents.codex.codex_specs import AUTO
 from codex_proxy.agents.configured.agents import (
     SHARED_SETTINGS,
     needed_capabilities,

@@ -20,7 +20,7 @@ from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.codex_app_server.agent import AppServerAgent, AppServerProcesses
 from codex_proxy.agents.codex_proto.proto_dialect import CodexProto
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
-from codex_proxy.agents.fake.spec import PROTO_CAPABILITIES
+from codex_proxy.agents.fake.fake_spec import PROTO_CAPABILITIES
 from codex_proxy.agents.process_pool.plan import PoolLimits
 from codex_proxy.agents.sessions.child_per_turn import ChildPerTurnAgent, ChildSpec
 from codex_proxy.process.child import Command

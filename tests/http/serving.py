@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.codex_proto.proto_dialect import CodexProto
-from codex_proxy.agents.fake.spec import PROTO_CAPABILITIES
+from codex_proxy.agents.fake.fake_spec import PROTO_CAPABILITIES
 from codex_proxy.agents.sessions.child_per_turn import ChildPerTurnAgent, ChildSpec
 from codex_proxy.app.server import Server, make_server
 from codex_proxy.commands.page import page_of

@@ -61,8 +61,8 @@ pytestmark = pytest.mark.sampled(every=2, first=1)
 OF_AN_UPSTREAM = tuple(
     pkgutil.resolve_name(f"codex_proxy.parts.upstream.{name}")
     for name in (
-        *("attempted_turn:AttemptedTurn", "exchange:Exchange", "exchange:OutgoingRequest"),
-        *("openai_chat.dialect:OpenAIChat", "openai_chat.forwarding:ForwardedTurn"),
+        *("attempts:AttemptedTurn", "exchange:Exchange", "exchange:OutgoingRequest"),
+        *("openai_chat.chat_dialects:OpenAIChat", "openai_chat.chat_dialects:ForwardedTurn"),
         *("passing:UpstreamAnswer", "transport:UpstreamTransport"),
     )
     if "upstream" not in absent_parts()

@@ -19,11 +19,11 @@ from codex_proxy.core.items import HistoryMessage, TextPart, Tool
 from codex_proxy.core.limits import MAX_TURN_CHARS, TurnLimits
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
-from codex_proxy.parts.acp.connection import AcpConnection
-from codex_proxy.parts.acp.dialect import AcpTurn
+from codex_proxy.parts.acp.acp_dialect import AcpTurn
 from codex_proxy.parts.acp.messages import request_id
 from codex_proxy.parts.acp.presets import AcpPreset, DeclaredFeatures, Program
-from codex_proxy.parts.claude_code.dialect import ClaudeCodeTurn
+from codex_proxy.parts.acp.process import AcpConnection
+from codex_proxy.parts.claude_code.claude_dialect import ClaudeCodeTurn
 from codex_proxy.process.pipes import READ_BYTES
 from codex_proxy.tools.policy import ToolPolicy
 

@@ -20,7 +20,7 @@ from codex_proxy.core.events import Event, RawItem, Stop, ToolCallRequested, Tur
 from codex_proxy.core.items import HistoryOutput, TextPart
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.parts.acp.messages import ToolsSettled
-from codex_proxy.parts.claude_code.dialect import ClaudeCodeTurn
+from codex_proxy.parts.claude_code.claude_dialect import ClaudeCodeTurn
 from codex_proxy.runs.model_items import ModelItem
 from codex_proxy.tools.policy import ToolPolicy
 from codex_proxy.tools.replay import assistant_messages, entries_of

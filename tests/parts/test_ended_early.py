@@ -15,8 +15,8 @@ from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
 from codex_proxy.parts.acp.turn_end import STOPS
 from codex_proxy.parts.upstream.failures import ErrorReader
-from codex_proxy.parts.upstream.openai_chat.dialect import OpenAIChat
-from codex_proxy.parts.upstream.openai_responses.dialect import OpenAIResponses
+from codex_proxy.parts.upstream.openai_chat.chat_dialects import OpenAIChat
+from codex_proxy.parts.upstream.openai_responses.responses_dialect import OpenAIResponses
 from codex_proxy.parts.upstream.stream import End, Head, Message
 from codex_proxy.parts.upstream.turn import UpstreamContext
 from tests.agents.app_server_dialogue import Dialogue

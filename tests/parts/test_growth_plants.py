@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import pytest
 
-from codex_proxy.parts.upstream.openai_responses.dialect import OpenAIResponses
-from codex_proxy.parts.upstream.secrets import Secrets
+from codex_proxy.parts.upstream.failures import Secrets
+from codex_proxy.parts.upstream.openai_responses.responses_dialect import OpenAIResponses
 from tests import growth
 from tests.growth import assert_linear
 from tests.parts.child_readers import READERS, as_lines
@@ -80,8 +80,8 @@ ROWS: Final[dict[str, Row]] = {
     "codex_proxy.agents.codex_app_server.app_server_dialect:AppServerTurn._handle_message": child(
         "app-server", "one id reused"
     ),
-    "codex_proxy.parts.claude_code.dialect:ClaudeCodeTurn._handle": child("claude-code", "whole messages"),
-    "codex_proxy.parts.acp.dialect:AcpTurn._read_update": child("acp", "many messages"),
+    "codex_proxy.parts.claude_code.claude_dialect:ClaudeCodeTurn._handle": child("claude-code", "whole messages"),
+    "codex_proxy.parts.acp.acp_dialect:AcpTurn._read_update": child("acp", "many messages"),
     "codex_proxy.parts.upstream.openai_chat.calls:ToolCalls.feed": chat_upstream(
         "openai-chat", "arguments in many deltas"
     ),
@@ -89,7 +89,7 @@ ROWS: Final[dict[str, Row]] = {
         "forwarded stream", "usage in each chunk"
     ),
     "codex_proxy.parts.upstream.openai_responses.answer:ResponsesAnswer.feed": responses_upstream("many searches"),
-    "codex_proxy.parts.upstream.secrets:Secrets.partial_length": hidden("backslashes, a byte at a time"),
+    "codex_proxy.parts.upstream.failures:Secrets.partial_length": hidden("backslashes, a byte at a time"),
     "codex_proxy.core.repair:TurnRepair._open": turn("repair", "messages"),
     "codex_proxy.surfaces.chat.choice:Choice.open_message": turn("chat", "messages"),
     "codex_proxy.surfaces.responses.output:Part.add": turn("responses", "deltas of reasoning"),

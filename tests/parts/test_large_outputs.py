@@ -13,9 +13,9 @@ from codex_proxy.agents.sessions.session import AgentSession
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.app.system import SystemClock
 from codex_proxy.core.items import ImagePart, TextPart, Tool
-from codex_proxy.parts.acp.client_tools import tool_entry
+from codex_proxy.parts.acp.acp_setup import launch_of
 from codex_proxy.parts.acp.presets import CODEX_ACP, OPENCODE, PRESETS, AcpPreset
-from codex_proxy.parts.acp.setup import launch_of
+from codex_proxy.parts.acp.reported_calls import tool_entry
 from codex_proxy.parts.claude_code.calls import tool_entry as claude_tool
 from tests.http.serving import settings_of
 from tests.runs.actors import TURN, WordDialect, WordTransport

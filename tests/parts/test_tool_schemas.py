@@ -18,12 +18,12 @@ from codex_proxy.agents.shared.tool_schemas import object_parameters, plain_para
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.items import Tool
 from codex_proxy.core.turn import ForwardedRequest, Turn
-from codex_proxy.parts.acp import client_tools
+from codex_proxy.parts.acp import reported_calls
 from codex_proxy.parts.claude_code import calls as claude_calls
-from codex_proxy.parts.upstream.forms import TOOL_SCHEMAS, Forms
-from codex_proxy.parts.upstream.openai_chat.body import request_fields as chat_fields
-from codex_proxy.parts.upstream.openai_chat.forwarding import forwarded_fields
-from codex_proxy.parts.upstream.openai_responses.body import request_fields as responses_fields
+from codex_proxy.parts.upstream.openai_chat.chat_dialects import forwarded_fields
+from codex_proxy.parts.upstream.openai_chat.request_body import request_fields as chat_fields
+from codex_proxy.parts.upstream.openai_responses.request_body import request_fields as responses_fields
+from codex_proxy.parts.upstream.turn import TOOL_SCHEMAS, Forms
 from tests.growth import assert_linear
 from tests.schema_forms import CITY, schemas
 from tests.surfaces.chat import asking as chat
@@ -70,8 +70,8 @@ def forwarded_parameters(tool: Tool, form: Forms = PLAIN) -> Any:
 
 AGENTS: Final[dict[str, Callable[[Tool], Any]]] = {
     "claude-code": lambda tool: claude_calls.tool_entry(tool)["inputSchema"],
-    "ACP": lambda tool: client_tools.tool_entry(tool)["inputSchema"],
-    "claude-acp": lambda tool: client_tools.tool_entry(tool, for_claude=True)["inputSchema"],
+    "ACP": lambda tool: reported_calls.tool_entry(tool)["inputSchema"],
+    "claude-acp": lambda tool: reported_calls.tool_entry(tool, for_claude=True)["inputSchema"],
     "codex-app-server": lambda tool: dynamic_tool(tool)["inputSchema"],
     "openai-chat": chat_parameters,
     "openai-chat, unchanged": forwarded_parameters,

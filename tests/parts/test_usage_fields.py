@@ -14,7 +14,7 @@ from codex_proxy.core.json_values import encode_json
 from codex_proxy.parts.acp.turn_end import usage_in
 from codex_proxy.parts.claude_code.messages import StreamTokens, TokenDetails
 from codex_proxy.parts.claude_code.results import usage_of as usage_of_claude
-from codex_proxy.parts.upstream.usage import usage_of
+from codex_proxy.parts.upstream.stream import usage_of
 from tests.parts.traces.test_turn_spans import spans_of
 from tests.parts.traces.traced import facts
 from tests.surfaces.chat.answering import whole as completion_of

@@ -13,7 +13,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from codex_proxy.parts.cassettes.check import check_folder, report
-from codex_proxy.parts.cassettes.folder import Folder
+from codex_proxy.parts.cassettes.replay import Folder
 from tests.parts.cassettes.talking import FUNCTION, WEATHER, openai_client, running_server
 from tests.real import acp_proxy as acp
 from tests.real import anthropic_model

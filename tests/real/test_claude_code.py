@@ -15,7 +15,7 @@ from openai import AsyncOpenAI
 
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.app.server import make_server
-from codex_proxy.parts.claude_code import history, setup
+from codex_proxy.parts.claude_code import claude_setup, history
 from codex_proxy.parts.claude_code.messages import user_line
 from tests.pictures import png_of, url_of
 from tests.real.anthropic_model import CACHED, IN, OUT, WRITTEN, AnthropicModel, anthropic_model, script
@@ -533,7 +533,7 @@ async def test_where_a_path_in_a_text_is_obeyed_the_process_of_a_plain_turn_cann
 ) -> None:
     """The second line: this Claude Code is not told that nobody typed the text, so that it reads what is mentioned."""
 
-    environment = setup.claude_environment
+    environment = claude_setup.claude_environment
 
     def reading_mentions(context: AgentContext) -> dict[str, str]:
         off = "CLAUDE_CODE_DISABLE_FILE_MENTIONS"
@@ -545,7 +545,7 @@ async def test_where_a_path_in_a_text_is_obeyed_the_process_of_a_plain_turn_cann
         return json.dumps(line).encode() + b"\n"
 
     monkeypatch.setattr(history, "user_line", typed)
-    monkeypatch.setattr(setup, "claude_environment", reading_mentions)
+    monkeypatch.setattr(claude_setup, "claude_environment", reading_mentions)
     planted = tmp_path / "elsewhere" / "notes.txt"
     planted.parent.mkdir()
     planted.write_text("planted words")

@@ -19,6 +19,7 @@ from codex_proxy.agents.codex.codex_setup import (
     exec_advice,
     protocol_of,
 )
+from codex_proxy.agents.codex.codex_specs import CodexAgentName
 from codex_proxy.agents.codex.command_sandbox import HOME_ADVICE, confine_fault, home_fault
 from codex_proxy.agents.codex.plain_home import user_config
 from codex_proxy.agents.codex.program import (
@@ -29,11 +30,10 @@ from codex_proxy.agents.codex.program import (
     find_version,
 )
 from codex_proxy.agents.codex.shadow_home import ProviderConfig
-from codex_proxy.agents.codex.spec import CodexAgentName
 from codex_proxy.agents.codex_app_server.agent import START_SECONDS, AppServerProcess
 from codex_proxy.agents.codex_app_server.app_server_setup import app_server_argv
 from codex_proxy.agents.codex_app_server.binary_check import ask_binary
-from codex_proxy.agents.confinement.setup import confinement_check
+from codex_proxy.agents.confinement.confinement_setup import confinement_check
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.core.checks import Check, CheckBuilder, failed_check
 from codex_proxy.core.faults import Fault

@@ -13,7 +13,7 @@ from codex_proxy.agents.codex_app_server.app_server_setup import pool_limits
 from codex_proxy.agents.codex_proto.proto_dialect import CodexProto
 from codex_proxy.agents.codex_proto.proto_setup import proto_argv
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
-from codex_proxy.agents.fake.spec import OF_PARTS, PROTO_CAPABILITIES
+from codex_proxy.agents.fake.fake_spec import OF_PARTS, PROTO_CAPABILITIES
 from codex_proxy.agents.sessions.child_per_turn import ChildPerTurnAgent, ChildSpec
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.core.account import AgentModel

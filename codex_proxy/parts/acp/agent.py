@@ -24,8 +24,8 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.options import Capability
 from codex_proxy.core.turn import Sandbox, Turn
 from codex_proxy.files.temporary import temporary_folder
+from codex_proxy.parts.acp.acp_dialect import AcpTurn
 from codex_proxy.parts.acp.content import first_prompt
-from codex_proxy.parts.acp.dialect import AcpTurn
 from codex_proxy.parts.acp.presets import CAPABILITIES, AcpPreset, DeclaredFeatures, Program
 from codex_proxy.parts.acp.process import AcpProcess, AcpTransport
 from codex_proxy.parts.acp.sessions import SessionOptions, session_options_of

@@ -18,15 +18,15 @@ from codex_proxy.agents.shared.response_items import raw_call
 from codex_proxy.core.events import StepCompleted, ToolCallRequested
 from codex_proxy.core.items import TextPart
 from codex_proxy.core.json_values import encode_json
-from codex_proxy.parts.acp.client_tools import (
+from codex_proxy.parts.acp.messages import ToolCalled, ToolsSettled, tool_output
+from codex_proxy.parts.acp.presets import AcpPreset
+from codex_proxy.parts.acp.reported_calls import (
     ClientTools,
     agent_name,
     arguments_in,
     call_result,
     without_arguments,
 )
-from codex_proxy.parts.acp.messages import ToolCalled, ToolsSettled, tool_output
-from codex_proxy.parts.acp.presets import AcpPreset
 from codex_proxy.parts.acp.updates import UpdateReader
 
 REFUSED = (

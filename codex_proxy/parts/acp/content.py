@@ -17,7 +17,7 @@ from codex_proxy.agents.shared.transcript import flatten
 from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart, texts_of
 from codex_proxy.core.json_values import object_at, text_at
 from codex_proxy.core.shown_text import one_line
-from codex_proxy.parts.acp.client_tools import SERVER, agent_name
+from codex_proxy.parts.acp.reported_calls import SERVER, agent_name
 
 _NAMED: Final = {"image": "an image", "audio": "audio", "resource": "a file", "resource_link": "a link"}
 _IN_BRACKETS: Final = re.compile(r"([\[\]\\])")

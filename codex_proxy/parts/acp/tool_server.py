@@ -22,7 +22,6 @@ from codex_proxy import __version__
 from codex_proxy.core.damaged_json import beginning_of, value_of
 from codex_proxy.core.items import Tool
 from codex_proxy.core.json_values import object_at, objects_in, text_at, value_at
-from codex_proxy.parts.acp.client_tools import SERVER, tool_entry
 from codex_proxy.parts.acp.messages import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
@@ -32,6 +31,7 @@ from codex_proxy.parts.acp.messages import (
     ToolsListed,
     ToolsSettled,
 )
+from codex_proxy.parts.acp.reported_calls import SERVER, tool_entry
 
 log = structlog.get_logger(__name__)
 

@@ -23,13 +23,14 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.items import Activity, ActivityKind, Message, Reasoning
 from codex_proxy.core.json_values import object_at, objects_in, text_at, value_at
-from codex_proxy.parts.acp.client_tools import ACTING_KINDS, ClientTools
 from codex_proxy.parts.acp.content import is_text, text_of
 from codex_proxy.parts.acp.failures import retry_event
 from codex_proxy.parts.acp.messages import Update
 from codex_proxy.parts.acp.presets import AcpPreset
 from codex_proxy.parts.acp.reported_calls import (
+    ACTING_KINDS,
     END_STATUSES,
+    ClientTools,
     OpenCall,
     ReportedCalls,
     is_unnamed,

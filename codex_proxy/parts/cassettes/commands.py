@@ -15,7 +15,7 @@ FOLDER = click.Path(path_type=Path)
 
 
 def _folder(path: Path) -> Any:
-    from codex_proxy.parts.cassettes.folder import Folder
+    from codex_proxy.parts.cassettes.replay import Folder
 
     return Folder(path)
 

@@ -26,7 +26,6 @@ from codex_proxy.core.items import (
 )
 from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.core.turn import NamedTools, Turn
-from codex_proxy.parts.cassettes.pieces import common_prefix_length
 
 CONTENT_FIELDS: Final = ("messages", "tools", "format", "mode", "model", "tool_choice", "effort", "sampling")
 """The fields of a content, which `--match` can name."""
@@ -262,3 +261,18 @@ def _quote_difference(asked: str, recorded: str) -> str:
 def _quote(value: Any) -> str:
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+
+
+_COMPARED: Final = 128
+"""The bytes of two lines that are compared at once to find the first difference."""
+
+
+def common_prefix_length(one: bytes, other: bytes) -> int:
+    """Returns the number of bytes with which both begin."""
+    for start in range(0, min(len(one), len(other)), _COMPARED):
+        mine, theirs = one[start : start + _COMPARED], other[start : start + _COMPARED]
+        if mine != theirs:
+            size = min(len(mine), len(theirs))
+            different = int.from_bytes(mine[:size], "big") ^ int.from_bytes(theirs[:size], "big")
+            return start + size - (different.bit_length() + 7) // 8
+    return min(len(one), len(other))

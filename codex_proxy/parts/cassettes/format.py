@@ -12,8 +12,9 @@ import msgspec
 from codex_proxy.core.json_values import UNREADABLE, is_json
 from codex_proxy.files.private import create, read_regular
 from codex_proxy.parts.cassettes.content import Content, format_content
-from codex_proxy.parts.cassettes.line_types import (
+from codex_proxy.parts.cassettes.file_lines import (
     LINE_KINDS,
+    MAX_COMMON_BYTES,
     Line,
     check_answer,
     check_head,
@@ -22,11 +23,12 @@ from codex_proxy.parts.cassettes.line_types import (
     check_tool,
     check_turn,
     encode_line,
+    group_similar_lines,
     line_of,
+    with_text,
 )
 from codex_proxy.parts.cassettes.old_format import KINDS as OLD_KINDS
 from codex_proxy.parts.cassettes.old_format import OldSession, OldSessions, content_of_line
-from codex_proxy.parts.cassettes.pieces import MAX_COMMON_BYTES, group_similar_lines, with_text
 from codex_proxy.parts.cassettes.settings import CassetteError
 
 VERSION: Final = 2

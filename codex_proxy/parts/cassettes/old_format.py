@@ -24,7 +24,7 @@ from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.core.turn import Turn
 from codex_proxy.parts import parts
 from codex_proxy.parts.cassettes.content import Content, key_of
-from codex_proxy.parts.cassettes.line_types import (
+from codex_proxy.parts.cassettes.file_lines import (
     Line,
     McpCallLine,
     ReplyLine,
@@ -34,16 +34,16 @@ from codex_proxy.parts.cassettes.line_types import (
     milliseconds_of,
     parts_of,
 )
-from codex_proxy.parts.cassettes.stable_values import stable_id
+from codex_proxy.parts.cassettes.scrubbing import stable_id
 
 DIALECTS: Final[Mapping[str, str]] = {
     "app-server": "codex_proxy.agents.codex_app_server.app_server_dialect:AppServerTurn",
     "proto": "codex_proxy.agents.codex_proto.proto_dialect:CodexProto",
     "exec": "codex_proxy.parts.cassettes.old_exec:CodexExec",
-    "claude-code": "codex_proxy.parts.claude_code.dialect:ClaudeCodeTurn",
-    "acp": "codex_proxy.parts.acp.dialect:AcpTurn",
-    "chat": "codex_proxy.parts.upstream.openai_chat.dialect:OpenAIChat",
-    "responses": "codex_proxy.parts.upstream.openai_responses.dialect:OpenAIResponses",
+    "claude-code": "codex_proxy.parts.claude_code.claude_dialect:ClaudeCodeTurn",
+    "acp": "codex_proxy.parts.acp.acp_dialect:AcpTurn",
+    "chat": "codex_proxy.parts.upstream.openai_chat.chat_dialects:OpenAIChat",
+    "responses": "codex_proxy.parts.upstream.openai_responses.responses_dialect:OpenAIResponses",
 }
 """Dialects by their names in files."""
 MAX_FACTS_BYTES: Final = 1 << 16

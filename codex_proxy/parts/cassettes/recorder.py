@@ -38,9 +38,8 @@ from codex_proxy.parts.cassettes.format import (
     write_new,
 )
 from codex_proxy.parts.cassettes.replay import ReplayAgent
-from codex_proxy.parts.cassettes.scrubbing import Scrubber, spellings_of_secret
+from codex_proxy.parts.cassettes.scrubbing import Scrubber, TurnIds, spellings_of_secret, zero_numbers
 from codex_proxy.parts.cassettes.settings import CassetteError
-from codex_proxy.parts.cassettes.stable_values import TurnIds, zero_numbers
 from codex_proxy.parts.cassettes.turn_recorder import MAX_BYTES, CassetteTurnRecorder
 
 log = structlog.get_logger(__name__)

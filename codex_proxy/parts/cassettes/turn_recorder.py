@@ -18,7 +18,7 @@ from codex_proxy.core.events import VISIBLE_OUTPUT, Event, TurnEnded
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import Tool
 from codex_proxy.core.turn import Turn
-from codex_proxy.parts.cassettes.line_types import Line, ReplyLine
+from codex_proxy.parts.cassettes.file_lines import Line, ReplyLine
 from codex_proxy.parts.cassettes.player import PlayedSession
 from codex_proxy.runs.server_calls import ToolRunner
 from codex_proxy.tools.policy import ToolOutput

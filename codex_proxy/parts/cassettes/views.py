@@ -25,8 +25,8 @@ from codex_proxy.core.items import (
 )
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.parts.cassettes.content import turn_of
+from codex_proxy.parts.cassettes.file_lines import UnplayableError
 from codex_proxy.parts.cassettes.format import Cassette
-from codex_proxy.parts.cassettes.line_types import UnplayableError
 from codex_proxy.parts.cassettes.player import events_in, lines_of_turn
 from codex_proxy.parts.cassettes.settings import CassetteError
 

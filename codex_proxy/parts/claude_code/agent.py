@@ -31,7 +31,7 @@ from codex_proxy.core.beside_the_loop import beside_the_loop, is_long
 from codex_proxy.core.faults import Failure, Fault, misconfigured
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.turn import Turn
-from codex_proxy.parts.claude_code.dialect import ClaudeCodeTurn
+from codex_proxy.parts.claude_code.claude_dialect import ClaudeCodeTurn
 from codex_proxy.parts.claude_code.history import conversation
 from codex_proxy.parts.claude_code.launch import CAPABILITIES, NO_MENTIONS, LaunchKey
 from codex_proxy.parts.claude_code.messages import (

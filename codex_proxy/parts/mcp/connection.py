@@ -28,7 +28,6 @@ from mcp_types import (
 from pydantic import ValidationError
 
 from codex_proxy.parts.mcp.config import Definition, redact
-from codex_proxy.parts.mcp.results import result_of
 from codex_proxy.parts.mcp.values import (
     McpError,
     McpFault,
@@ -38,6 +37,7 @@ from codex_proxy.parts.mcp.values import (
     McpResult,
     McpTool,
     fault_of,
+    result_of,
 )
 
 T = TypeVar("T")

@@ -15,8 +15,7 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
 from codex_proxy.core.json_values import is_too_costly
-from codex_proxy.parts.mcp.allowed_urls import SETTING, AllowedUrls, ForbiddenAddressError
-from codex_proxy.parts.mcp.config import HttpServer
+from codex_proxy.parts.mcp.config import SETTING, AllowedUrls, ForbiddenAddressError, HttpServer
 from codex_proxy.parts.mcp.connection import TransportReport
 from codex_proxy.parts.mcp.messages import Waiting
 from codex_proxy.parts.mcp.values import McpFaultKind, McpLimits, fault_of

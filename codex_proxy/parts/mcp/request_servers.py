@@ -16,8 +16,7 @@ import msgspec
 
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.interfaces import Clock, keep_until_done
-from codex_proxy.parts.mcp.allowed_urls import SETTING, AllowedUrls, Resolve, normalize_url
-from codex_proxy.parts.mcp.config import HttpServer, Transport
+from codex_proxy.parts.mcp.config import SETTING, AllowedUrls, HttpServer, Resolve, Transport, normalize_url
 from codex_proxy.parts.mcp.servers import REFRESH_INTERVAL, McpServer
 from codex_proxy.parts.mcp.values import (
     McpError,

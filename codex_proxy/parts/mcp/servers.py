@@ -17,8 +17,7 @@ import msgspec
 from codex_proxy.core.interfaces import Clock, keep_until_done
 from codex_proxy.core.json_values import UNREADABLE, is_too_costly
 from codex_proxy.core.tool_names import ToolServerState
-from codex_proxy.parts.mcp.allowed_urls import AllowedUrls
-from codex_proxy.parts.mcp.config import Definition, StdioServer
+from codex_proxy.parts.mcp.config import AllowedUrls, Definition, StdioServer
 from codex_proxy.parts.mcp.values import (
     McpError,
     McpFault,

@@ -8,8 +8,8 @@ PART: Final = Part(
     name="upstream",
     page="upstreams.md",
     agents={
-        "openai-chat": "codex_proxy.parts.upstream.spec:CHAT_SPEC",
-        "openai-responses": "codex_proxy.parts.upstream.spec:RESPONSES_SPEC",
+        "openai-chat": "codex_proxy.parts.upstream.upstream_specs:CHAT_SPEC",
+        "openai-responses": "codex_proxy.parts.upstream.upstream_specs:RESPONSES_SPEC",
     },
     settings="codex_proxy.parts.upstream.settings:UpstreamSettings",
     flags=(Flag("upstream_url", "upstream_url", "URL"),),
@@ -23,6 +23,6 @@ PART: Final = Part(
         "upstream_key_file": "upstreams.default.key_file",
         "upstream_idle_timeout": "upstreams.*.idle_timeout",
     },
-    agent_tables={"upstreams": "codex_proxy.parts.upstream.tables:TABLES"},
+    agent_tables={"upstreams": "codex_proxy.parts.upstream.upstream_setup:TABLES"},
     server="codex_proxy.parts.upstream.server_part:server_part",
 )

@@ -23,9 +23,9 @@ from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.items import as_functions
 from codex_proxy.core.passing import PassedRequest
 from codex_proxy.core.turn import Turn
-from codex_proxy.parts.upstream.attempted_turn import AttemptedTurn
 from codex_proxy.parts.upstream.attempts import (
     BLAMED_KINDS,
+    AttemptedTurn,
     AttemptPlan,
     Breaker,
     Outcome,

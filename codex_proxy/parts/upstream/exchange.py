@@ -24,8 +24,7 @@ from codex_proxy.core.own_errors import breaks_off, release_all
 from codex_proxy.core.passing import Body, RestOfBody, pieces_of
 from codex_proxy.parts.upstream.config import UpstreamConfig
 from codex_proxy.parts.upstream.connections import UpstreamConnection, UpstreamConnections
-from codex_proxy.parts.upstream.failures import BROKEN_OFF, CLOSED, TOO_MUCH
-from codex_proxy.parts.upstream.secrets import SecretsReader
+from codex_proxy.parts.upstream.failures import BROKEN_OFF, CLOSED, TOO_MUCH, SecretsReader
 from codex_proxy.parts.upstream.stream import MAX_ANSWER_BYTES, End, Head, Message
 
 STEP_BYTES: Final = 64 << 10

@@ -11,11 +11,10 @@ from codex_proxy.core.events import Usage
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.passing import Body, RestOfBody
 from codex_proxy.parts.upstream.attempts import AttemptOwner, Outcome
-from codex_proxy.parts.upstream.client import UpstreamClient
 from codex_proxy.parts.upstream.exchange import Exchange
 from codex_proxy.parts.upstream.failures import CLOSED, MAX_ERROR_BYTES, ErrorReader
-from codex_proxy.parts.upstream.stream import End, Head, Message
-from codex_proxy.parts.upstream.usage import PassedUsage
+from codex_proxy.parts.upstream.server import UpstreamClient
+from codex_proxy.parts.upstream.stream import End, Head, Message, PassedUsage
 
 HELD_BYTES: Final = 256 << 10
 """Bytes kept for a slow client; with more the upstream has to wait."""

@@ -14,10 +14,17 @@ from codex_proxy.core.faults import UNFORESEEN, Failure, Fault
 from codex_proxy.core.own_errors import breaks_off
 from codex_proxy.core.passing import RestOfBody
 from codex_proxy.core.turn import without_content
-from codex_proxy.parts.upstream.attempted_turn import AttemptMessage, NoAttempt, UpstreamAttempt
-from codex_proxy.parts.upstream.attempts import AttemptOwner, AttemptPlan, Outcome, UpstreamTarget
-from codex_proxy.parts.upstream.client import UpstreamClient
+from codex_proxy.parts.upstream.attempts import (
+    AttemptMessage,
+    AttemptOwner,
+    AttemptPlan,
+    NoAttempt,
+    Outcome,
+    UpstreamAttempt,
+    UpstreamTarget,
+)
 from codex_proxy.parts.upstream.exchange import Exchange
+from codex_proxy.parts.upstream.server import UpstreamClient
 
 T = TypeVar("T")
 

@@ -28,8 +28,7 @@ from codex_proxy.core.events import (
 from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput, TextPart, Tool
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
-from codex_proxy.parts.acp.connection import AcpConnection
-from codex_proxy.parts.acp.dialect import AcpTurn
+from codex_proxy.parts.acp.acp_dialect import AcpTurn
 from codex_proxy.parts.acp.messages import (
     Input,
     Message,
@@ -48,6 +47,7 @@ from codex_proxy.parts.acp.presets import (
     Program,
     read_declared_features,
 )
+from codex_proxy.parts.acp.process import AcpConnection
 from tests.captures import capture, names_of
 
 NAMES = names_of("acp")

@@ -22,11 +22,11 @@ from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.app.server import make_server
 from codex_proxy.app.system import SystemClock
 from codex_proxy.core.faults import Failure
+from codex_proxy.parts.acp.acp_specs import ACP_SPEC
 from codex_proxy.parts.acp.agent import AcpAgent
 from codex_proxy.parts.acp.messages import ModelCallFailed, request, request_id
 from codex_proxy.parts.acp.presets import AcpPreset
 from codex_proxy.parts.acp.process import AcpProcess
-from codex_proxy.parts.acp.spec import ACP_SPEC
 from codex_proxy.process.child import Command
 from tests.http.serving import (
     ENVIRONMENT,

@@ -12,9 +12,9 @@ from codex_proxy.agents.shared.transcript import PREAMBLE
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.app.system import SystemClock
 from codex_proxy.core.items import HistoryMessage, ImagePart, TextPart
+from codex_proxy.parts.acp.acp_setup import launch_of, preset_variables, with_settings_file
 from codex_proxy.parts.acp.content import first_prompt, later_prompt
 from codex_proxy.parts.acp.presets import OPENCODE, PRESETS, QWEN, SettingsFile
-from codex_proxy.parts.acp.setup import launch_of, preset_variables, with_settings_file
 from tests.http.serving import ENVIRONMENT, settings_of
 
 COMMANDS = (

@@ -23,8 +23,8 @@ from codex_proxy.app.server import make_server
 from codex_proxy.app.system import SystemClock
 from codex_proxy.commands.serve import banner
 from codex_proxy.core.checks import Check
+from codex_proxy.parts.acp.acp_specs import ACP_SPEC
 from codex_proxy.parts.acp.agent import AcpAgent
-from codex_proxy.parts.acp.spec import ACP_SPEC
 from tests.agents.test_confinement import PATH, find_here
 from tests.http.serving import ENVIRONMENT, Answer, Proxy, fake_proxy, settings_of, user
 from tests.waiting import eventually

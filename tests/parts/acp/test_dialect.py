@@ -25,9 +25,8 @@ from codex_proxy.core.events import (
 from codex_proxy.core.faults import FaultKind
 from codex_proxy.core.items import Activity, HistoryMessage, ImagePart, TextPart, Tool
 from codex_proxy.core.turn import Turn
+from codex_proxy.parts.acp.acp_dialect import AcpTurn
 from codex_proxy.parts.acp.calls import REFUSED as REFUSAL
-from codex_proxy.parts.acp.connection import AcpConnection
-from codex_proxy.parts.acp.dialect import AcpTurn
 from codex_proxy.parts.acp.failures import failure_of_session
 from codex_proxy.parts.acp.messages import (
     Message,
@@ -40,6 +39,7 @@ from codex_proxy.parts.acp.messages import (
     request_id,
 )
 from codex_proxy.parts.acp.presets import PRESETS, Program
+from codex_proxy.parts.acp.process import AcpConnection
 from codex_proxy.parts.acp.sessions import NOT_LISTED
 from codex_proxy.parts.acp.turn_end import UsageCounter
 from tests.growth import assert_linear

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from codex_proxy.parts.acp.skills import MAX_SHOWN, skills_check
+from codex_proxy.parts.acp.acp_setup import MAX_SHOWN, skills_check
 
 
 def install(folder: Path, *names: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from codex_proxy.parts.cassettes.check import check_folder, report
-from codex_proxy.parts.cassettes.folder import Folder
+from codex_proxy.parts.cassettes.replay import Folder
 from tests.captures import lines_of
 from tests.parts.cassettes.talking import openai_client, running_server
 

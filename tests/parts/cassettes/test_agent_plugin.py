@@ -11,7 +11,7 @@ import pytest
 
 from codex_proxy.app.server import Server
 from codex_proxy.parts.cassettes.check import check_folder, report
-from codex_proxy.parts.cassettes.folder import Folder
+from codex_proxy.parts.cassettes.replay import Folder
 from codex_proxy.parts.cassettes.settings import CassetteError
 from tests.parts.cassettes.talking import running_server
 

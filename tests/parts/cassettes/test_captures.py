@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from codex_proxy.parts.cassettes.folder import Folder
+from codex_proxy.parts.cassettes.replay import Folder
 from codex_proxy.parts.cassettes.settings import CassetteError
 from tests.captures import FOLDER
 

@@ -13,11 +13,10 @@ import pytest
 
 from codex_proxy.parts.cassettes import player
 from codex_proxy.parts.cassettes.check import check_folder, update
-from codex_proxy.parts.cassettes.folder import Folder
+from codex_proxy.parts.cassettes.file_lines import Line
 from codex_proxy.parts.cassettes.format import EMPTY_CONTENT, Answer, Cassette, Request, lines_of, parse
-from codex_proxy.parts.cassettes.line_types import Line
 from codex_proxy.parts.cassettes.old_format import DIALECTS
-from codex_proxy.parts.cassettes.replay import NAME
+from codex_proxy.parts.cassettes.replay import NAME, Folder
 from codex_proxy.parts.cassettes.settings import CassetteError
 from codex_proxy.parts.cassettes.views import as_conversation, scenario
 from tests.captures import FOLDER

@@ -18,10 +18,9 @@ from codex_proxy.core.events import Event, ItemStarted, ToolCallRequested
 from codex_proxy.core.items import ToolCall
 from codex_proxy.core.turn import Turn
 from codex_proxy.parts.cassettes import player
-from codex_proxy.parts.cassettes.folder import Folder
-from codex_proxy.parts.cassettes.line_types import Line
-from codex_proxy.parts.cassettes.player import PlayedDialect, PlayedTransport
-from codex_proxy.parts.cassettes.whole_calls import WholeCalls
+from codex_proxy.parts.cassettes.file_lines import Line
+from codex_proxy.parts.cassettes.player import PlayedDialect, PlayedTransport, WholeCalls
+from codex_proxy.parts.cassettes.replay import Folder
 from tests.parts.cassettes.golden_turns import DIALECTS, events_of, names_of_turns
 from tests.parts.cassettes.talking import running_server
 

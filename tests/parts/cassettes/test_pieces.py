@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from codex_proxy.core.event_rows import decode_row, encode_row
 from codex_proxy.core.events import Event, HostedEvent, ItemEnded, RawItem, TextDelta, ToolCallRequested
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.parts.cassettes import format, pieces
+from codex_proxy.parts.cassettes import file_lines, format
 from codex_proxy.parts.cassettes.content import Content
+from codex_proxy.parts.cassettes.file_lines import Line, ReplyLine
 from codex_proxy.parts.cassettes.format import (
     VERSION,
     Answer,
@@ -25,7 +26,6 @@ from codex_proxy.parts.cassettes.format import (
     sent_data,
     text_of,
 )
-from codex_proxy.parts.cassettes.line_types import Line, ReplyLine
 from codex_proxy.parts.cassettes.player import events_in
 from codex_proxy.parts.cassettes.settings import CassetteError
 from codex_proxy.parts.upstream.openai_responses.answer import HOSTED_EVENTS
@@ -144,7 +144,7 @@ def test_a_long_line_is_not_shortened_to_its_text_and_no_file_may_do_so() -> Non
 
 
 def test_long_texts_and_many_lines_are_read_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "_STEP", 3)
+    monkeypatch.setattr(file_lines, "_STEP", 3)
     texts = ['a\\"b\n' * 5, "", '"' * 4, "é\\" * 3, "z" * 9, "y"]
     events: list[Event] = [TextDelta("a", text) for text in texts]
     events += [ItemEnded("a"), TextDelta("b", "x"), TextDelta("b", "w" * 4)]

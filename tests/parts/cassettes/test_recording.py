@@ -32,8 +32,8 @@ from codex_proxy.core.turn import HostedTools, Turn
 from codex_proxy.parts.cassettes import format, recorder
 from codex_proxy.parts.cassettes.check import check_folder, report
 from codex_proxy.parts.cassettes.content import content_of
-from codex_proxy.parts.cassettes.folder import Folder
 from codex_proxy.parts.cassettes.format import read, write_new
+from codex_proxy.parts.cassettes.replay import Folder
 from codex_proxy.parts.cassettes.turn_recorder import CassetteTurnRecorder
 from tests.model_server import text, upstream
 from tests.parts.cassettes.talking import chat_loop, openai_client, record_steps, running_server

@@ -17,9 +17,9 @@ import pytest
 
 from codex_proxy.app.server import Server
 from codex_proxy.core.events import Event, RawItem
+from codex_proxy.parts.cassettes.file_lines import Line
 from codex_proxy.parts.cassettes.format import text_of
-from codex_proxy.parts.cassettes.line_types import Line
-from codex_proxy.parts.cassettes.stable_values import TurnIds
+from codex_proxy.parts.cassettes.scrubbing import TurnIds
 from tests.parts.cassettes.golden_turns import DIALECTS, Change, events_of, names_of_turns
 from tests.parts.cassettes.talking import LOOPS, openai_client, running_server
 from tests.parts.cassettes.test_pieces import cassette

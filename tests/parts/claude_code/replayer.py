@@ -26,7 +26,7 @@ from codex_proxy.core.items import (
     Tool,
 )
 from codex_proxy.core.turn import Mode, Turn
-from codex_proxy.parts.claude_code.dialect import ClaudeCodeTurn
+from codex_proxy.parts.claude_code.claude_dialect import ClaudeCodeTurn
 from tests.captures import capture, lines_of, names_of
 
 NAMES = names_of("claude-code")

@@ -38,7 +38,7 @@ from codex_proxy.core.items import (
 )
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
-from codex_proxy.parts.claude_code.dialect import ClaudeCodeTurn
+from codex_proxy.parts.claude_code.claude_dialect import ClaudeCodeTurn
 from codex_proxy.parts.claude_code.history import ThinkingBlock, thinking_block_in
 from tests.core.well_formed import violations
 from tests.parts.claude_code.replayer import (

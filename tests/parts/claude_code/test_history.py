@@ -22,7 +22,7 @@ from codex_proxy.core.items import (
 )
 from codex_proxy.core.turn import Turn
 from codex_proxy.parts.claude_code.calls import MAX_CHARS, agent_name, call_input
-from codex_proxy.parts.claude_code.dialect import ClaudeCodeTurn
+from codex_proxy.parts.claude_code.claude_dialect import ClaudeCodeTurn
 from codex_proxy.parts.claude_code.history import (
     BEGIN,
     CONTINUE,

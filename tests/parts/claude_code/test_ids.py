@@ -37,7 +37,7 @@ from codex_proxy.core.items import (
 )
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Mode, Turn
-from codex_proxy.parts.claude_code.dialect import ClaudeCodeTurn
+from codex_proxy.parts.claude_code.claude_dialect import ClaudeCodeTurn
 from tests.core.well_formed import violations
 
 Block = tuple[str, str]

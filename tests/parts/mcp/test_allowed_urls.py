@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from codex_proxy.parts.mcp.allowed_urls import SETTING, AllowedUrls
+from codex_proxy.parts.mcp.config import SETTING, AllowedUrls
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from typing import Any, Final
 import pytest
 from mcp_types import CallToolResult
 
-from codex_proxy.parts.mcp.results import result_of
-from codex_proxy.parts.mcp.values import McpLimits
+from codex_proxy.parts.mcp.values import McpLimits, result_of
 from tests.growth import assert_linear
 from tests.pictures import PIXEL
 

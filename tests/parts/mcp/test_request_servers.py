@@ -11,8 +11,7 @@ import msgspec
 import pytest
 
 from codex_proxy.core.faults import Fault, FaultKind
-from codex_proxy.parts.mcp.allowed_urls import SETTING
-from codex_proxy.parts.mcp.config import HttpServer
+from codex_proxy.parts.mcp.config import SETTING, HttpServer
 from codex_proxy.parts.mcp.request_servers import NamedServer, RequestServers
 from codex_proxy.parts.mcp.servers import OperatorServers
 from codex_proxy.parts.mcp.values import McpFaultKind, McpLimits, McpListing

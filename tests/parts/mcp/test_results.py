@@ -10,8 +10,7 @@ from mcp_types import CallToolResult
 
 from codex_proxy.core.items import ImagePart
 from codex_proxy.parts.mcp.config import redact
-from codex_proxy.parts.mcp.results import result_of
-from codex_proxy.parts.mcp.values import McpLimits, McpResult
+from codex_proxy.parts.mcp.values import McpLimits, McpResult, result_of
 from tests.parts.mcp.definitions import texts
 from tests.pictures import PNG
 

@@ -218,8 +218,8 @@ async def test_a_server_starts_although_its_model_server_cannot_be_reached(
 async def test_a_list_of_models_that_cannot_be_read_keeps_nobody_from_being_served(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("codex_proxy.parts.upstream.client.LIST_SECONDS", 60.0 if name != "silent" else 0.05)
-    monkeypatch.setattr("codex_proxy.parts.upstream.client.MAX_LIST_BYTES", 1 << 20)
+    monkeypatch.setattr("codex_proxy.parts.upstream.server.LIST_SECONDS", 60.0 if name != "silent" else 0.05)
+    monkeypatch.setattr("codex_proxy.parts.upstream.server.MAX_LIST_BYTES", 1 << 20)
     left = asyncio.Event()
 
     async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

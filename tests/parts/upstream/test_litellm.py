@@ -22,7 +22,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from codex_proxy.parts.upstream.openai_chat.whole_answers import WholeAnswer
+from codex_proxy.parts.upstream.openai_chat.answer_forms import WholeAnswer
 from tests.http.serving import Proxy, fake_proxy
 from tests.model_server import Upstream, call, proxy_before, stream, text, upstream
 from tests.parts.upstream.test_connections import wait_until_nothing_is_left

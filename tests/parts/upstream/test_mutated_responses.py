@@ -16,7 +16,7 @@ from codex_proxy.core.items import Activity, HistoryMessage, Reasoning, TextPart
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
 from codex_proxy.parts.upstream.failures import ErrorReader
-from codex_proxy.parts.upstream.openai_responses.dialect import OpenAIResponses
+from codex_proxy.parts.upstream.openai_responses.responses_dialect import OpenAIResponses
 from codex_proxy.parts.upstream.stream import End, Head
 from codex_proxy.parts.upstream.turn import UpstreamContext
 from codex_proxy.tools.policy import ToolPolicy

@@ -23,9 +23,8 @@ from codex_proxy.core.items import (
     Tool,
 )
 from codex_proxy.core.turn import NamedTools, Turn
-from codex_proxy.parts.upstream.openai_chat.body import request_body
-from codex_proxy.parts.upstream.openai_chat.messages import NO_OUTPUT, ChatMessages
-from codex_proxy.parts.upstream.openai_chat.think_tags import ThinkTags
+from codex_proxy.parts.upstream.openai_chat.answer import ThinkTags
+from codex_proxy.parts.upstream.openai_chat.request_body import NO_OUTPUT, ChatMessages, request_body
 
 USER = HistoryMessage("user", (TextPart("Hi"),))
 WEATHER = Tool(name="weather", description="of a city", parameters=msgspec.Raw(b'{"type":"object"}'))

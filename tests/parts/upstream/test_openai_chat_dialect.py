@@ -43,10 +43,14 @@ from codex_proxy.core.items import (
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
 from codex_proxy.parts.upstream.failures import ErrorReader
-from codex_proxy.parts.upstream.forms import MAX_REMEMBERED, REMEMBERED_SECONDS, RememberedForms
-from codex_proxy.parts.upstream.openai_chat.dialect import OpenAIChat
+from codex_proxy.parts.upstream.openai_chat.chat_dialects import OpenAIChat
 from codex_proxy.parts.upstream.stream import End, Head, Message
-from codex_proxy.parts.upstream.turn import UpstreamContext
+from codex_proxy.parts.upstream.turn import (
+    MAX_REMEMBERED,
+    REMEMBERED_SECONDS,
+    RememberedForms,
+    UpstreamContext,
+)
 from tests.agents.damage import break_line, in_pieces
 from tests.core.well_formed import arguments, violations
 from tests.model_server import CASES, DONE, Case, call, chunk, event, stream, text

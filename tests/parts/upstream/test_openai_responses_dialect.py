@@ -28,7 +28,7 @@ from codex_proxy.core.items import HistoryMessage, McpOrigin, TextPart, Tool, To
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
 from codex_proxy.parts.upstream.failures import ErrorReader
-from codex_proxy.parts.upstream.openai_responses.dialect import OpenAIResponses
+from codex_proxy.parts.upstream.openai_responses.responses_dialect import OpenAIResponses
 from codex_proxy.parts.upstream.stream import End, Head, Message
 from codex_proxy.parts.upstream.turn import UpstreamContext
 from codex_proxy.tools.policy import ToolPolicy

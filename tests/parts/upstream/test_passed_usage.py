@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from codex_proxy.core.events import Usage
-from codex_proxy.parts.upstream.usage import PassedUsage, usage_of
+from codex_proxy.parts.upstream.stream import PassedUsage, usage_of
 from tests.growth import assert_linear
 
 

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import pytest
 
-from codex_proxy.parts.upstream.forms import ALTERNATING
-from codex_proxy.parts.upstream.openai_chat import forms as chat_forms
-from codex_proxy.parts.upstream.openai_responses import forms as responses_forms
+from codex_proxy.parts.upstream.openai_chat import request_body as chat_forms
+from codex_proxy.parts.upstream.openai_responses import request_body as responses_forms
+from codex_proxy.parts.upstream.turn import ALTERNATING
 from tests.fuzz.requests import PIXEL
 from tests.growth import assert_linear
 from tests.http.serving import Proxy

@@ -22,8 +22,16 @@ from codex_proxy.core.events import (
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import Message
 from codex_proxy.core.turn import Turn
-from codex_proxy.parts.upstream.attempted_turn import AttemptedTurn, NoAttempt, UpstreamAttempt
-from codex_proxy.parts.upstream.attempts import FIRST_WAIT, MAX_WAIT, AttemptPlan, Breaker, UpstreamTarget
+from codex_proxy.parts.upstream.attempts import (
+    FIRST_WAIT,
+    MAX_WAIT,
+    AttemptedTurn,
+    AttemptPlan,
+    Breaker,
+    NoAttempt,
+    UpstreamAttempt,
+    UpstreamTarget,
+)
 from tests.agents.test_router import reasoning_item
 from tests.runs.actors import WordDialect
 

@@ -18,12 +18,10 @@ from codex_proxy.core.faults import FaultKind
 from codex_proxy.core.items import HistoryMessage, TextPart, Tool
 from codex_proxy.core.json_values import LONG_JSON, MAX_DEPTH
 from codex_proxy.core.turn import ForwardedRequest, HostedTools, Turn
-from codex_proxy.parts.upstream.failures import ErrorReader
-from codex_proxy.parts.upstream.openai_chat.dialect import OpenAIChat
-from codex_proxy.parts.upstream.openai_chat.forwarding import ForwardedTurn
+from codex_proxy.parts.upstream.failures import ErrorReader, Secrets, SecretsReader
+from codex_proxy.parts.upstream.openai_chat.chat_dialects import ForwardedTurn, OpenAIChat
 from codex_proxy.parts.upstream.openai_chat.pass_through import PassThrough
-from codex_proxy.parts.upstream.openai_responses.dialect import OpenAIResponses
-from codex_proxy.parts.upstream.secrets import Secrets, SecretsReader
+from codex_proxy.parts.upstream.openai_responses.responses_dialect import OpenAIResponses
 from codex_proxy.parts.upstream.stream import (
     AnswerReader,
     End,

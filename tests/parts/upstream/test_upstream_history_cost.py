@@ -23,11 +23,10 @@ from codex_proxy.core.items import (
     Tool,
 )
 from codex_proxy.core.turn import ForwardedRequest, Turn
-from codex_proxy.parts.upstream.forms import MAX_ITEMS
-from codex_proxy.parts.upstream.openai_chat.dialect import OpenAIChat
-from codex_proxy.parts.upstream.openai_chat.forwarding import ForwardedTurn
-from codex_proxy.parts.upstream.openai_responses.dialect import OpenAIResponses
+from codex_proxy.parts.upstream.openai_chat.chat_dialects import ForwardedTurn, OpenAIChat
+from codex_proxy.parts.upstream.openai_responses.responses_dialect import OpenAIResponses
 from codex_proxy.parts.upstream.stream import End, Head, Message
+from codex_proxy.parts.upstream.turn import MAX_ITEMS
 from tests.cpu_time import seconds_of, slowness
 from tests.fuzz.holds import MAX_HOLD_SECONDS
 from tests.parts.upstream.test_upstream_cost import context

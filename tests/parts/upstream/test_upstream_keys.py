@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codex_proxy.parts.upstream.secrets import HIDDEN, Secrets, SecretsReader
+from codex_proxy.parts.upstream.failures import HIDDEN, Secrets, SecretsReader
 from tests.http.conftest import log_lines as log_lines
 from tests.http.serving import Proxy, user
 from tests.model_server import DONE, USAGE, Case, Upstream, chunk, event, proxy_before, upstream

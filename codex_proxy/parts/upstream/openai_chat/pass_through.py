@@ -16,8 +16,7 @@ from codex_proxy.core.damaged_json import has_halves, without_halves
 from codex_proxy.core.events import Usage
 from codex_proxy.core.json_values import encode_json, object_at, objects_in, text_at
 from codex_proxy.parts.upstream.openai_chat.answer import usage_in
-from codex_proxy.parts.upstream.openai_chat.split_pairs import SplitPairs
-from codex_proxy.parts.upstream.openai_chat.whole_answers import WholeAnswer, chunks_of
+from codex_proxy.parts.upstream.openai_chat.answer_forms import SplitPairs, WholeAnswer, chunks_of
 from codex_proxy.parts.upstream.stream import (
     BOM,
     MAX_LINE_BYTES,

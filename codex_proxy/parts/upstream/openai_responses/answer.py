@@ -39,7 +39,7 @@ from codex_proxy.parts.upstream.openai_responses.output_items import (
     TextKey,
     texts_in,
 )
-from codex_proxy.parts.upstream.usage import usage_of
+from codex_proxy.parts.upstream.stream import usage_of
 
 TERMINAL: Final = frozenset(
     {"response.completed", "response.incomplete", "response.failed", "response.cancelled"}

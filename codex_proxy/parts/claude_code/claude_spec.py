@@ -12,8 +12,8 @@ NAME: Final = "claude-code"
 SPEC = AgentSpec(
     name=NAME,
     summary="Claude Code, by `claude -p` with JSON lines both ways",
-    make=later("codex_proxy.parts.claude_code.setup:make"),
-    check=later("codex_proxy.parts.claude_code.setup:check"),
+    make=later("codex_proxy.parts.claude_code.claude_setup:make"),
+    check=later("codex_proxy.parts.claude_code.claude_setup:check"),
     capabilities=CAPABILITIES,
     settings=frozenset({"claude_bin", "child_env", "agent_confinement", "agent_state_folders"}),
 )

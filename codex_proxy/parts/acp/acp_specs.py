@@ -21,8 +21,8 @@ def _spec(preset: AcpPreset, summary: str) -> AgentSpec:
     return AgentSpec(
         name=preset.name,
         summary=summary,
-        make=later("codex_proxy.parts.acp.setup:make", preset),
-        check=later("codex_proxy.parts.acp.setup:check", preset),
+        make=later("codex_proxy.parts.acp.acp_setup:make", preset),
+        check=later("codex_proxy.parts.acp.acp_setup:check", preset),
         capabilities=CAPABILITIES,
         family="ACP",
         confined=preset.sandboxed,
@@ -43,7 +43,7 @@ ACP_SPEC: Final = _spec(
 FAKE_SPEC: Final = AgentSpec(
     name="fake",
     summary="embedded, by ACP",
-    make=later("codex_proxy.parts.acp.setup:make_fake"),
+    make=later("codex_proxy.parts.acp.acp_setup:make_fake"),
     check=later("codex_proxy.agents.fake.fake_setup:check"),
     capabilities=frozenset({"client_tools", "tool_replies", "images", "model_choice"}),
     is_fake=True,

@@ -1,5 +1,6 @@
 """The dialect of servers with the Responses API. An answer ends only with `response.completed`, `.incomplete`,
 `.failed` or `.cancelled`. The model's items are sent back unchanged.
+
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from codex_proxy.core.items import HistoryOutput, Part
 from codex_proxy.core.json_values import encode_json
 from codex_proxy.core.turn import Turn
 from codex_proxy.parts.upstream.failures import CONTRADICTION, NO_JSON, TOO_LONG
-from codex_proxy.parts.upstream.forms import Forms, tries_of
 from codex_proxy.parts.upstream.openai_responses.answer import Call, ResponsesAnswer
-from codex_proxy.parts.upstream.openai_responses.body import (
+from codex_proxy.parts.upstream.openai_responses.request_body import (
+    CUSTOM,
     input_item,
     input_items,
     optional_forms,
     request_fields,
+    with_forms,
 )
-from codex_proxy.parts.upstream.openai_responses.forms import CUSTOM, with_forms
 from codex_proxy.parts.upstream.stream import StreamEvent
-from codex_proxy.parts.upstream.turn import UpstreamContext, UpstreamTurn
+from codex_proxy.parts.upstream.turn import Forms, UpstreamContext, UpstreamTurn, tries_of
 
 NO_ANSWER: Final = Failure(
     FaultKind.UPSTREAM_ERROR,

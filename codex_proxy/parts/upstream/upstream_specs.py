@@ -15,8 +15,8 @@ def _spec(api: UpstreamApi, summary: str) -> AgentSpec:
     return AgentSpec(
         name=api.agent,
         summary=summary,
-        make=later("codex_proxy.parts.upstream.setup:make", api),
-        check=later("codex_proxy.parts.upstream.setup:check", api),
+        make=later("codex_proxy.parts.upstream.upstream_setup:make", api),
+        check=later("codex_proxy.parts.upstream.upstream_setup:check", api),
         capabilities=api.capabilities,
         confined=True,  # it runs nothing
         plain_only=True,

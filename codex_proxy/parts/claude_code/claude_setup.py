@@ -7,8 +7,12 @@ from typing import Final
 
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.configured.agents import settings_with
+from codex_proxy.agents.confinement.confinement_setup import (
+    confinement_check,
+    plain_confinement,
+    state_folders,
+)
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
-from codex_proxy.agents.confinement.setup import confinement_check, plain_confinement, state_folders
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.core.checks import Check, CheckBuilder, failed_check
 from codex_proxy.core.faults import Fault

@@ -1,4 +1,6 @@
-"""Makes the agents that speak ACP, and checks them for `doctor`: program, release, session, confinement."""
+"""Makes the agents that speak ACP, and checks them for `doctor`: program, release, session, confinement, and the
+skills of the user for which programs of Codex search a client's text.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +8,24 @@ import contextlib
 import os
 import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from codex_proxy.agents.configured.agents import settings_with
-from codex_proxy.agents.confinement.plain_turns import PlainConfinement
-from codex_proxy.agents.confinement.setup import (
+from codex_proxy.agents.confinement.confinement_setup import (
     confinement_check,
     plain_confinement,
     state_folders,
     wanted_confinement,
 )
+from codex_proxy.agents.confinement.plain_turns import PlainConfinement
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.core.checks import Check, CheckBuilder, failed_check
 from codex_proxy.core.faults import Fault, FaultKind
+from codex_proxy.core.shown_text import excerpt
 from codex_proxy.files.private import make_folder, replace_file
 from codex_proxy.parts import own_settings
 from codex_proxy.parts.acp.agent import AcpAgent, AcpLaunch
@@ -31,7 +34,6 @@ from codex_proxy.parts.acp.presets import AcpPreset, DeclaredFeatures, Program
 from codex_proxy.parts.acp.process import AcpProcess
 from codex_proxy.parts.acp.sessions import session_options_of
 from codex_proxy.parts.acp.settings import AcpSettings, AcpTable
-from codex_proxy.parts.acp.skills import skills_check
 from codex_proxy.process.child import Command
 from codex_proxy.settings.fields import Settings, split_list
 
@@ -325,3 +327,32 @@ async def check(preset: AcpPreset, context: AgentContext) -> list[Check]:
         return found
     settings, home = context.settings, context.environ.get("HOME", "")
     return [*found, *skills_check(settings.codex_home, home, settings.workdir)]
+
+
+MAX_SHOWN: Final = 10
+
+
+def skills_check(codex_home: Path, home: str, workdir: Path) -> list[Check]:
+    """Returns a check if a client's text with `$NAME` can add skills to an agent turn."""
+    folders = [codex_home / "skills", workdir / ".codex" / "skills", workdir / ".agents" / "skills"]
+    if home:
+        folders.append(Path(home) / ".agents" / "skills")
+    names = sorted({excerpt(name) for folder in folders for name in _skills_in(folder)})
+    if not names:
+        return []
+    shown = ", ".join(names[:MAX_SHOWN]) + (
+        f" and {len(names) - MAX_SHOWN} more" if names[MAX_SHOWN:] else ""
+    )
+    return [
+        CheckBuilder("skills").warning(
+            f"In agent turns a client's text with $NAME adds the skill of that name: {shown}.",
+            "Remove skills that clients must not call, or serve Codex with --agent codex-app-server, which adds none.",
+        )
+    ]
+
+
+def _skills_in(folder: Path) -> Iterable[str]:
+    try:
+        return [path.parent.name for path in folder.glob("*/SKILL.md")]
+    except OSError:
+        return []

@@ -2,6 +2,7 @@
 history, of which an empty `result` confirms each line of the user; the line to answer; and the answer's stream until
 `result`. Over the same lines this server is an MCP server with the client's tools. A message's calls are passed on when
 it ends, and wait without limit. A process whose turn has succeeded takes the next one.
+
 """
 
 from __future__ import annotations

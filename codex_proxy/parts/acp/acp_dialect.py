@@ -2,6 +2,7 @@
 `session/new`, requests that set mode and model, and `session/prompt`, whose answer ends it; `session/resume` or
 `session/load` continue a closed session. The agent calls the client's tools at the session's tool server, and goes on
 when a later request brings the outputs. A turn that failed or was cancelled is the session's last.
+
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ from codex_proxy.core.items import HistoryItem, HistoryOutput
 from codex_proxy.core.json_values import object_at
 from codex_proxy.core.turn import Turn, without_content
 from codex_proxy.parts.acp.calls import ClientCalls
-from codex_proxy.parts.acp.client_tools import ACTING_KINDS, ClientTools
 from codex_proxy.parts.acp.content import later_prompt
 from codex_proxy.parts.acp.failures import failure_of_error
 from codex_proxy.parts.acp.messages import (
@@ -50,6 +50,7 @@ from codex_proxy.parts.acp.messages import (
     request_id,
 )
 from codex_proxy.parts.acp.presets import Program
+from codex_proxy.parts.acp.reported_calls import ACTING_KINDS, ClientTools
 from codex_proxy.parts.acp.sessions import SessionOpening
 from codex_proxy.parts.acp.turn_end import (
     STATES,

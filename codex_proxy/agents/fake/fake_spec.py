@@ -1,5 +1,6 @@
 """The agent `fake`: a program of this project with deterministic answers, driven by the dialect `codex proto`,
 app-server, or one of a part.
+
 """
 
 from __future__ import annotations
