@@ -11,14 +11,14 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from codex_proxy.agents.codex_app_server import turn_states
+from codex_proxy.agents.codex_app_server import thread_turns
 from codex_proxy.core.states import StateTable
 from codex_proxy.process import child
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 DIAGRAMS: dict[str, tuple[Path, StateTable[Any, Any]]] = {
-    "turn": (DOCS / "architecture.md", turn_states.TABLE),
+    "turn": (DOCS / "architecture.md", thread_turns.TABLE),
     "child": (DOCS / "processes.md", child.TABLE),
 }
 """The page and the table of each diagram, which is between `<!-- states of a NAME -->` and `<!-- end -->`."""

@@ -99,7 +99,6 @@ DRIVES_CHILDREN = frozenset(
         "agents.sessions.account_limits",
         "agents.confinement.confine",
         "agents.confinement.plain_turns",
-        "agents.confinement.read_list",
         "agents.codex.command_sandbox",
         "agents.codex.program",
         "agents.codex.plain_home",

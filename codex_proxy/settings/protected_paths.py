@@ -23,7 +23,7 @@ from codex_proxy.parts import parts
 from codex_proxy.settings.fields import Settings
 
 if TYPE_CHECKING:
-    from codex_proxy.agents.codex.shadow_home import WorkspaceWrite
+    from codex_proxy.agents.codex.process_config import WorkspaceWrite
 
 MAX_LINKS = 40
 """Maximum links in one path, as on Linux."""
@@ -154,7 +154,7 @@ def unreadable_paths(settings: Settings) -> tuple[str, ...]:
     files = [settings.keys_path, settings.config_file, *(home / "auth.json" for home in homes)]
     files += [store.with_name(store.name + end) for end in ("", "-wal", "-shm", "-journal")]
     files += [path.expanduser().absolute() for _, path in _files_of_parts(settings)]
-    from codex_proxy.agents.codex.switches import outermost_paths
+    from codex_proxy.agents.codex.process_config import outermost_paths
 
     there = [path for path in (settings.state_dir, *files) if path.parent.is_dir()]
     return outermost_paths([os.path.realpath(path) for path in there])

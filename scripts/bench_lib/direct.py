@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from codex_proxy.agents.codex_app_server.connection import initialize_params
-from codex_proxy.agents.codex_app_server.turn_params import thread_params
+from codex_proxy.agents.codex_app_server.thread_turns import thread_params
 from codex_proxy.core.turn import Turn
 from scripts.bench_lib.servers import PATIENCE, BenchError
 

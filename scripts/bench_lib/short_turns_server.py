@@ -18,7 +18,7 @@ from typing import Any
 
 from aiohttp import web
 
-from codex_proxy.agents.codex_app_server.turn_params import thread_params
+from codex_proxy.agents.codex_app_server.thread_turns import thread_params
 from codex_proxy.core.turn import Turn
 from scripts.bench_lib import direct
 from scripts.bench_lib.passing_sides import HEADERS, serve

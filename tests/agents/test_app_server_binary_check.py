@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import structlog
 
-from codex_proxy.agents.codex.switches import COMMON_SWITCHES, PLAIN_SWITCHES
+from codex_proxy.agents.codex.process_config import COMMON_SWITCHES, PLAIN_SWITCHES
 from codex_proxy.agents.codex_app_server.binary_check import (
     KEPT_SECONDS,
     BinaryCheck,

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from codex_proxy.agents.codex_app_server.calls import agent_name
-from codex_proxy.agents.codex_app_server.turn_params import history_items, split_input, with_raw_items
+from codex_proxy.agents.codex_app_server.thread_turns import history_items, split_input, with_raw_items
 from codex_proxy.agents.dialect import ToolReply
 from codex_proxy.core import events as ev
 from codex_proxy.core.events import Event

@@ -6,22 +6,24 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.agents.codex.catalog import (
+from codex_proxy.agents.codex.plain_home import (
     NO_LIMIT,
     CatalogError,
     plain_catalog,
     published_models,
     with_user_settings,
 )
-from codex_proxy.agents.codex.program import Version, version_from
-from codex_proxy.agents.codex.shadow_home import (
+from codex_proxy.agents.codex.process_config import (
+    COMMON_SWITCHES,
     LINKED_FILES,
+    PLAIN_SWITCHES,
     ConfigError,
     ProviderConfig,
     plan_shadow_home,
+    toml_string,
 )
-from codex_proxy.agents.codex.switches import COMMON_SWITCHES, PLAIN_SWITCHES, toml_string
-from codex_proxy.agents.codex_app_server import turn_params
+from codex_proxy.agents.codex.program import Version, version_from
+from codex_proxy.agents.codex_app_server import thread_turns
 from codex_proxy.agents.codex_app_server.app_server_setup import app_server_argv
 from codex_proxy.agents.codex_app_server.connection import OPT_OUT_NOTIFICATIONS, initialize_params
 from codex_proxy.agents.shared.conversions import NO_PARAMETERS
@@ -206,7 +208,7 @@ class TestArgv:
 class TestParams:
     def test_a_plain_thread_has_no_environment_no_base_prompt_and_the_clients_tools(self) -> None:
         turn = Turn(model="m", history=(), mode="model", workdir="/empty", tools=(Tool("f"),))
-        assert turn_params.thread_params(turn) == {
+        assert thread_turns.thread_params(turn) == {
             "cwd": "/empty",
             "ephemeral": True,
             "approvalPolicy": "never",
@@ -222,7 +224,7 @@ class TestParams:
 
     def test_an_agent_thread_works_in_its_folder_with_its_own_prompt(self) -> None:
         turn = Turn(model="", history=(), workdir="/work", sandbox="workspace-write")
-        params = turn_params.thread_params(turn)
+        params = thread_turns.thread_params(turn)
         assert (params["cwd"], params["sandbox"]) == ("/work", "workspace-write")
         assert not {"model", "environments", "baseInstructions", "dynamicTools"} & params.keys()
 

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codex_proxy.agents.codex.shadow_home import ConfigError, WorkspaceWrite, plan_shadow_home
-from codex_proxy.agents.codex.switches import (
+from codex_proxy.agents.codex.process_config import (
+    ConfigError,
     Profiles,
+    WorkspaceWrite,
     outermost_paths,
+    plan_shadow_home,
     workspace_write_pairs,
 )
 

@@ -12,8 +12,8 @@ import pytest
 import codex_proxy.process.child as child
 from codex_proxy.agents.codex.command_sandbox import ConfinedReads
 from codex_proxy.agents.codex.plain_home import CodexPaths
+from codex_proxy.agents.codex.process_config import Profiles
 from codex_proxy.agents.codex.program import find_version
-from codex_proxy.agents.codex.switches import Profiles
 from codex_proxy.agents.codex_app_server.agent import AppServerProcesses
 from codex_proxy.agents.codex_app_server.app_server_setup import lite_form, prepare_app_server
 from codex_proxy.agents.spec import AgentContext

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from codex_proxy.agents.codex_app_server.calls import dynamic_tool
-from codex_proxy.agents.codex_app_server.turn_params import (
+from codex_proxy.agents.codex_app_server.thread_turns import (
     MAX_TURN_INPUT,
     history_items,
     split_input,

@@ -8,12 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from codex_proxy.agents.codex.shadow_home import ProviderConfig
-from codex_proxy.agents.codex.switches import exclude_pairs, provider_pairs
+from codex_proxy.agents.codex.process_config import ProviderConfig, exclude_pairs, provider_pairs
 from codex_proxy.agents.codex_proto.proto_dialect import CodexProto
 from codex_proxy.agents.codex_proto.proto_setup import proto_argv
 from codex_proxy.agents.dialect import NOTHING, Decision, Ended, ToolReply
-from codex_proxy.agents.shared.transcript import PREAMBLE
+from codex_proxy.agents.shared.history_items import PREAMBLE
 from codex_proxy.core import events as ev
 from codex_proxy.core.items import (
     HistoryItem,

@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.agents.confinement.confine import Confinement, find_confinement
+from codex_proxy.agents.confinement.confine import Confinement, find_confinement, read_list
 from codex_proxy.agents.confinement.confinement_setup import confinement_check
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
-from codex_proxy.agents.confinement.read_list import read_list
 from codex_proxy.app.server import make_server
 from codex_proxy.commands.doctor import examine
 from codex_proxy.commands.serve import banner

@@ -15,7 +15,7 @@ from codex_proxy.agents.agent import Agent, agent_for, all_agents
 from codex_proxy.agents.configured.router import RETRY_START_SECONDS, AgentRouter, AgentSlot
 from codex_proxy.agents.dialect import NOTHING, Step
 from codex_proxy.agents.sessions.session import AgentSession
-from codex_proxy.agents.shared.marks import OriginMarks
+from codex_proxy.agents.shared.history_items import OriginMarks
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.events import Event, RawItem, TurnStarted
 from codex_proxy.core.faults import Failure, Fault, FaultKind

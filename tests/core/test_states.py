@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.agents.codex_app_server import turn_states
+from codex_proxy.agents.codex_app_server import thread_turns
 from codex_proxy.core.states import ImpossibleChange, StateTable
 from codex_proxy.process import child
 
 TABLES = pytest.mark.parametrize(
     ("table", "end"),
     [
-        pytest.param(turn_states.TABLE, turn_states.TurnState.DONE, id="turn"),
+        pytest.param(thread_turns.TABLE, thread_turns.TurnState.DONE, id="turn"),
         pytest.param(child.TABLE, child.ChildState.ENDED, id="child"),
     ],
 )

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from codex_proxy.agents.codex.catalog import PLAIN_PATCH
+from codex_proxy.agents.codex.plain_home import PLAIN_PATCH
 from fake_proto.models import catalog_text
 from tests.real.codex_home import bundled_catalog
 

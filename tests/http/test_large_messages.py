@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.agents.codex_app_server import app_server_dialect, turn_params
+from codex_proxy.agents.codex_app_server import app_server_dialect, thread_turns
 from codex_proxy.agents.sessions.session import MAX_LINE_BYTES
 from tests.http.serving import Answer, fake_proxy
 from tests.weather_tool import CHAT_WEATHER
@@ -37,7 +37,7 @@ def assert_refused(answer: Answer, *named: object) -> None:
 
 @pytest.fixture
 def small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turn_params, "MAX_MESSAGE_BYTES", LIMIT)
+    monkeypatch.setattr(thread_turns, "MAX_MESSAGE_BYTES", LIMIT)
     monkeypatch.setattr(app_server_dialect, "MAX_MESSAGE_BYTES", LIMIT)
 
 

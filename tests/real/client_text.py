@@ -15,7 +15,7 @@ from typing import Any
 import openai
 from openai import AsyncOpenAI
 
-from codex_proxy.agents.shared.transcript import PREAMBLE
+from codex_proxy.agents.shared.history_items import PREAMBLE
 from tests.pictures import png_of
 from tests.real.scripted_apis import ScriptedApis, script
 

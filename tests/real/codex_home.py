@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
-from codex_proxy.agents.codex.catalog import plain_catalog
-from codex_proxy.agents.codex.shadow_home import LINKED_FILES, plan_shadow_home
+from codex_proxy.agents.codex.plain_home import plain_catalog
+from codex_proxy.agents.codex.process_config import LINKED_FILES, plan_shadow_home
 from codex_proxy.agents.codex_app_server.app_server_setup import app_server_argv
 from tests.real.release import check, codex_path, release
 from tests.waiting import PATIENCE

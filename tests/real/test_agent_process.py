@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from codex_proxy.agents.codex_app_server.connection import initialize_params
-from codex_proxy.agents.codex_app_server.turn_params import thread_params
+from codex_proxy.agents.codex_app_server.thread_turns import thread_params
 from codex_proxy.core.turn import Sandbox, Turn
 from tests.real.codex_home import KEY_NAME, CodexHome
 from tests.real.driver import Codex, codex

@@ -13,7 +13,7 @@ import pytest
 
 from codex_proxy.agents.codex.program import version_from
 from codex_proxy.agents.codex_app_server.connection import OPT_OUT_NOTIFICATIONS, initialize_params
-from codex_proxy.agents.codex_app_server.turn_params import thread_params
+from codex_proxy.agents.codex_app_server.thread_turns import thread_params
 from codex_proxy.core.turn import Turn
 from tests.real.codex_home import CodexHome
 from tests.real.driver import Codex, RpcError, codex

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.agents.codex.catalog import published_models
 from codex_proxy.agents.codex.codex_setup import codex_confinement
-from codex_proxy.agents.codex.shadow_home import ProviderConfig
+from codex_proxy.agents.codex.plain_home import published_models
+from codex_proxy.agents.codex.process_config import ProviderConfig
 from codex_proxy.agents.codex_app_server.connection import initialize_params
-from codex_proxy.agents.codex_app_server.turn_params import thread_params
+from codex_proxy.agents.codex_app_server.thread_turns import thread_params
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.app.system import SystemClock
 from codex_proxy.core.turn import Turn

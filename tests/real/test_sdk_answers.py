@@ -9,7 +9,7 @@ import pytest
 from openai.types.chat import ChatCompletionChunk
 from openai.types.completion_usage import CompletionUsage
 
-from codex_proxy.agents.codex.catalog import published_models
+from codex_proxy.agents.codex.plain_home import published_models
 from tests.real.codex_home import MODEL, CodexHome, bundled_catalog
 from tests.real.model_scenarios import items_of, text_of, tools_of
 from tests.real.model_server import ModelServer, Request

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from anthropic import AsyncAnthropic
 
-from codex_proxy.agents.codex.catalog import published_models
+from codex_proxy.agents.codex.plain_home import published_models
 from codex_proxy.agents.codex_app_server.calls import agent_name
 from tests.missing import require
 from tests.ollama_client import client_of

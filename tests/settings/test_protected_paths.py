@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import codex_proxy
 from codex_proxy.agents.codex.plain_home import user_config
-from codex_proxy.agents.codex.shadow_home import WorkspaceWrite
+from codex_proxy.agents.codex.process_config import WorkspaceWrite
 from codex_proxy.app.start_checks import check
 from codex_proxy.app.system import SystemClock
 from codex_proxy.commands.checks import workspace_check

@@ -12,9 +12,8 @@ import msgspec
 from codex_proxy.agents.codex.codex_specs import CodexAgentName
 from codex_proxy.agents.codex.command_sandbox import HOME_ADVICE, home_fault
 from codex_proxy.agents.codex.plain_home import CodexPaths, user_config
+from codex_proxy.agents.codex.process_config import Profiles, ProviderConfig
 from codex_proxy.agents.codex.program import Version, find_codex, output_of, refusal_of_old
-from codex_proxy.agents.codex.shadow_home import ProviderConfig
-from codex_proxy.agents.codex.switches import Profiles
 from codex_proxy.agents.codex_app_server.binary_check import BinaryCheck
 from codex_proxy.agents.confinement.confinement_setup import plain_confinement, state_folders
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement

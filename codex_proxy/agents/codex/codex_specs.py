@@ -32,7 +32,7 @@ def _spec(name: str, make: str, summary: str, **more: Any) -> AgentSpec:
 
 AUTO: Final = _spec(
     "auto",
-    "codex.auto_setup:make",
+    "codex_app_server.app_server_setup:make",
     "the Codex that is found, by a protocol that it speaks",
     variants={
         "codex-app-server": CAPABILITIES,

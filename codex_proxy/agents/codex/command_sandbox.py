@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 import structlog
 
+from codex_proxy.agents.codex.process_config import Profiles, arguments_of
 from codex_proxy.agents.codex.program import output_of
-from codex_proxy.agents.codex.switches import Profiles, arguments_of
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.turn import Turn
 from codex_proxy.files.private import make_folder

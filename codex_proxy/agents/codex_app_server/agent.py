@@ -16,7 +16,7 @@ from codex_proxy.agents.codex.program import NOT_SIGNED_IN
 from codex_proxy.agents.codex_app_server.app_server_dialect import AppServerTurn
 from codex_proxy.agents.codex_app_server.connection import AppServerConnection
 from codex_proxy.agents.codex_app_server.contract import ContractCheck
-from codex_proxy.agents.codex_app_server.turn_params import with_raw_items
+from codex_proxy.agents.codex_app_server.thread_turns import with_raw_items
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
 from codex_proxy.agents.process_pool.plan import PoolLimits
 from codex_proxy.agents.process_pool.pool import PooledAgent, ProcessPool

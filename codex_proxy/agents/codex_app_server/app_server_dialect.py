@@ -11,22 +11,20 @@ from typing import Any
 from codex_proxy.agents.codex_app_server import item_reader
 from codex_proxy.agents.codex_app_server.calls import ModelItems
 from codex_proxy.agents.codex_app_server.item_reader import MESSAGE, ItemReader
-from codex_proxy.agents.codex_app_server.turn_params import (
+from codex_proxy.agents.codex_app_server.thread_turns import (
+    ACTIVE,
+    AGENT_MAY_WORK,
     MAX_MESSAGE_BYTES,
+    STATES,
+    UNWANTED,
+    TurnChange,
+    TurnState,
     encoded,
     message_fault,
     output_fault,
     split_input,
     thread_params,
     turn_settings,
-)
-from codex_proxy.agents.codex_app_server.turn_states import (
-    ACTIVE,
-    AGENT_MAY_WORK,
-    STATES,
-    UNWANTED,
-    TurnChange,
-    TurnState,
 )
 from codex_proxy.agents.codex_app_server.wire import (
     QUESTIONS,
@@ -52,7 +50,7 @@ from codex_proxy.agents.codex_app_server.wire import (
 )
 from codex_proxy.agents.dialect import Decision, Ended, Step, ToolReply
 from codex_proxy.agents.sessions.session import TOO_LARGE
-from codex_proxy.agents.shared.conversation import ChannelRequests, ConversationTurn
+from codex_proxy.agents.shared.conversation import ChannelRequests, ConversationTurn, PendingCalls
 from codex_proxy.agents.shared.failures import (
     BAD_ANSWER,
     CONVERSATION_LOST,
@@ -60,7 +58,6 @@ from codex_proxy.agents.shared.failures import (
     retrying_event,
 )
 from codex_proxy.agents.shared.json_lines import UnreadableError, decode_part
-from codex_proxy.agents.shared.pending_calls import PendingCalls
 from codex_proxy.core.events import (
     Notice,
     StepCompleted,

@@ -1,5 +1,8 @@
 """Prepares the start of app-server processes: asks the binary, reads config.toml, and creates home and catalog of
 plain-model turns.
+
+
+The agent `auto`: finds the installed Codex, and chooses the agent for a protocol that this release supports.
 """
 
 from __future__ import annotations
@@ -12,14 +15,25 @@ import msgspec
 import structlog
 
 from codex_proxy.agents.agent import Agent
-from codex_proxy.agents.codex.codex_setup import codex_confinement, codex_paths, exec_notice, home_notices
+from codex_proxy.agents.codex.codex_setup import (
+    codex_confinement,
+    codex_paths,
+    codex_program,
+    exec_notice,
+    home_notices,
+    protocol_of,
+)
 from codex_proxy.agents.codex.command_sandbox import ConfinedReads
 from codex_proxy.agents.codex.plain_home import codex_environment, in_own_home, make_plain_home
+from codex_proxy.agents.codex.process_config import (
+    ProviderConfig,
+    arguments_of,
+    switch_pairs,
+    workspace_write_pairs,
+)
 from codex_proxy.agents.codex.program import NEWEST_TESTED, Version, find_version, refusal_of_old
-from codex_proxy.agents.codex.shadow_home import ProviderConfig
-from codex_proxy.agents.codex.switches import arguments_of, switch_pairs, workspace_write_pairs
 from codex_proxy.agents.codex_app_server.agent import AppServerAgent, AppServerProcesses
-from codex_proxy.agents.codex_app_server.binary_check import check_binary, renew_check
+from codex_proxy.agents.codex_app_server.binary_check import BinaryCheck, check_binary, renew_check
 from codex_proxy.agents.process_pool.plan import ONE_TURN_AHEAD, PoolLimits
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.core.faults import misconfigured
@@ -137,3 +151,21 @@ def lite_form(settings: Settings) -> bool | None:
     model's own.
     """
     return False if settings.enable_parallel_tool_calls else None
+
+
+async def make(context: AgentContext) -> Agent:
+    """Makes the agent for the installed Codex. Raises `NoAgentError` or `Fault` if there is none that can be used."""
+    program, environment = codex_program(context), context.child_environment()
+    version = await find_version(program, environment)
+
+    async def check() -> BinaryCheck:
+        state = context.state_dir
+        make_folder(state)
+        return await check_binary(program, str(state), environment)
+
+    protocol = await protocol_of(program, version, "auto", check, environment)
+    if protocol.agent == "codex-proto":
+        from codex_proxy.agents.codex_proto.proto_setup import make_proto
+
+        return await make_proto(context)
+    return await make_app_server(context)

@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 import structlog
 
+from codex_proxy.agents.codex.process_config import COMMON_SWITCHES, PLAIN_SWITCHES, Switch
 from codex_proxy.agents.codex.program import output_of
-from codex_proxy.agents.codex.switches import COMMON_SWITCHES, PLAIN_SWITCHES, Switch
 from codex_proxy.agents.codex_app_server.contract import CONTRACT, ContractCheck, SchemaError, check_contract
 from codex_proxy.core.faults import Fault, misconfigured
 from codex_proxy.files.private import make_folder, replace_file

@@ -7,9 +7,8 @@ from typing import Any, Final, TypeGuard
 
 import msgspec
 
+from codex_proxy.agents.shared.history_items import flatten, history_item
 from codex_proxy.agents.shared.json_lines import decode_line, decode_loosely, encode_line
-from codex_proxy.agents.shared.response_items import history_item
-from codex_proxy.agents.shared.transcript import flatten
 from codex_proxy.core.events import Usage
 from codex_proxy.core.items import HistoryItem, HistoryMessage, Part, RawHistoryItem, TextPart, Tool
 from codex_proxy.core.json_values import UNREADABLE

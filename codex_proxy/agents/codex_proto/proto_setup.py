@@ -9,8 +9,8 @@ from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.codex.codex_setup import NO_PROTO, codex_program, speaks_proto
 from codex_proxy.agents.codex.codex_specs import PROTO_CAPABILITIES
 from codex_proxy.agents.codex.plain_home import codex_environment, removed_home, user_config
+from codex_proxy.agents.codex.process_config import arguments_of, exclude_pairs, provider_pairs
 from codex_proxy.agents.codex.program import find_version
-from codex_proxy.agents.codex.switches import arguments_of, exclude_pairs, provider_pairs
 from codex_proxy.agents.codex_proto.proto_dialect import CodexProto
 from codex_proxy.agents.sessions.child_per_turn import ChildPerTurnAgent, ChildSpec
 from codex_proxy.agents.spec import AgentContext

@@ -16,7 +16,7 @@ import structlog
 from codex_proxy import __version__
 from codex_proxy.agents.agent import Agent, AgentBase, AgentInFront, ProcessCounts, ProcessFacts
 from codex_proxy.agents.sessions.session import AgentSession
-from codex_proxy.agents.shared.marks import OriginMarks
+from codex_proxy.agents.shared.history_items import OriginMarks
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind, misconfigured
 from codex_proxy.core.interfaces import Clock

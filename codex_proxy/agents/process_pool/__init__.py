@@ -1,1 +1,1 @@
-"""The pool of an agent's processes: `plan` decides, `pool` and `group` perform what it has decided."""
+"""The pool of an agent's processes: `plan` decides, `pool` and `processes` perform what it has decided."""

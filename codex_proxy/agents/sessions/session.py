@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 import msgspec
 
 from codex_proxy.agents.dialect import Dialect, Ended, ReopeningDialect, Reply, Step, ToolReply, TooMuchHeld
-from codex_proxy.agents.shared.marks import OriginMarks
+from codex_proxy.agents.shared.history_items import OriginMarks
 from codex_proxy.core.damaged_json import is_torn
 from codex_proxy.core.events import Event
 from codex_proxy.core.faults import Failure, FaultKind

@@ -14,7 +14,7 @@ import msgspec
 
 from codex_proxy.agents.dialect import ToolReply
 from codex_proxy.agents.shared.conversions import custom_input
-from codex_proxy.agents.shared.response_items import raw_call
+from codex_proxy.agents.shared.history_items import raw_call
 from codex_proxy.core.events import StepCompleted, ToolCallRequested
 from codex_proxy.core.items import TextPart
 from codex_proxy.core.json_values import encode_json

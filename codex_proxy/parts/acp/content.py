@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.shared.conversions import mcp_content, message_for_agent
-from codex_proxy.agents.shared.transcript import flatten
+from codex_proxy.agents.shared.history_items import flatten
 from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart, texts_of
 from codex_proxy.core.json_values import object_at, text_at
 from codex_proxy.core.shown_text import one_line

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from codex_proxy.agents.shared.failures import clean_text
-from codex_proxy.agents.shared.response_items import raw_message
+from codex_proxy.agents.shared.history_items import raw_message
 from codex_proxy.core.events import (
     Event,
     ItemEnded,

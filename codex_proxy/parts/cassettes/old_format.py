@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Protocol
 import msgspec
 
 from codex_proxy.agents.dialect import Decision, Dialect, Ended, Step, ToolReply, TooMuchHeld
-from codex_proxy.agents.shared.marks import OriginMarks
+from codex_proxy.agents.shared.history_items import OriginMarks
 from codex_proxy.core.events import ApprovalRequested, InputRequested, ToolCallRequested
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, RawHistoryItem

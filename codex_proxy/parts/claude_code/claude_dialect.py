@@ -14,12 +14,11 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.dialect import NOTHING, Decision, Step, ToolReply
-from codex_proxy.agents.shared.conversation import NO_TURN, ConversationStates, ConversationTurn
+from codex_proxy.agents.shared.conversation import NO_TURN, ConversationStates, ConversationTurn, PendingCalls
 from codex_proxy.agents.shared.conversions import call_ids_in, mcp_content
 from codex_proxy.agents.shared.failures import clean_text
+from codex_proxy.agents.shared.history_items import raw_call, raw_output
 from codex_proxy.agents.shared.json_lines import UnreadableError, decode_part, divided
-from codex_proxy.agents.shared.pending_calls import PendingCalls
-from codex_proxy.agents.shared.response_items import raw_call, raw_output
 from codex_proxy.core.damaged_json import is_torn
 from codex_proxy.core.events import (
     AccountLimitsReported,

@@ -13,8 +13,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from codex_proxy.agents.dialect import HeldSize
+from codex_proxy.agents.shared.history_items import raw_call, raw_message
 from codex_proxy.agents.shared.json_lines import UnreadableError
-from codex_proxy.agents.shared.response_items import raw_call, raw_message
 from codex_proxy.core.events import (
     ArgumentsDelta,
     Event,

@@ -15,7 +15,7 @@ import structlog
 from codex_proxy.agents.agent import Agent, AgentBase, BreakerState
 from codex_proxy.agents.configured.router import LateStart
 from codex_proxy.agents.sessions.session import AgentSession
-from codex_proxy.agents.shared.marks import OriginMarks
+from codex_proxy.agents.shared.history_items import OriginMarks
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.beside_the_loop import beside_the_loop, is_long
 from codex_proxy.core.faults import Failure, Fault, FaultKind

@@ -17,7 +17,7 @@ import msgspec
 
 from codex_proxy.agents.agent import BreakerState
 from codex_proxy.agents.dialect import NOTHING, Dialect, Ended, Reply, SingleTurn, Step
-from codex_proxy.agents.shared.marks import OriginMarks
+from codex_proxy.agents.shared.history_items import OriginMarks
 from codex_proxy.core.events import (
     AccountLimitsReported,
     Event,

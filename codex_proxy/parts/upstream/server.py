@@ -25,7 +25,7 @@ from multidict import CIMultiDict
 
 from codex_proxy.agents.agent import TRACE_HEADERS
 from codex_proxy.agents.dialect import Dialect
-from codex_proxy.agents.shared.transcript import instructions_as_user_messages
+from codex_proxy.agents.shared.history_items import instructions_as_user_messages
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind, misconfigured
 from codex_proxy.core.interfaces import Clock

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.agents.shared.transcript import PREAMBLE
+from codex_proxy.agents.shared.history_items import PREAMBLE
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.app.system import SystemClock
 from codex_proxy.core.items import HistoryMessage, ImagePart, TextPart

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from codex_proxy.agents.dialect import Ended
-from codex_proxy.agents.shared.transcript import PREAMBLE
+from codex_proxy.agents.shared.history_items import PREAMBLE
 from codex_proxy.core.events import (
     ItemStarted,
     OutputDelta,

@@ -14,7 +14,7 @@ import msgspec
 
 from codex_proxy.agents.dialect import Dialect, Step
 from codex_proxy.agents.shared.conversions import custom_input
-from codex_proxy.agents.shared.response_items import raw_call, raw_message, raw_output
+from codex_proxy.agents.shared.history_items import raw_call, raw_message, raw_output
 from codex_proxy.agents.shared.tool_schemas import plain_schema
 from codex_proxy.core.events import (
     AnswerDetails,

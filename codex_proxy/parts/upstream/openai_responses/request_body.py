@@ -20,7 +20,7 @@ from codex_proxy.agents.shared.conversions import (
     function_parameters,
     schema_words,
 )
-from codex_proxy.agents.shared.response_items import history_item
+from codex_proxy.agents.shared.history_items import history_item
 from codex_proxy.agents.shared.tool_schemas import plain_parameters
 from codex_proxy.core.items import (
     HistoryCall,
