@@ -259,7 +259,9 @@ def test_no_text_raises_and_no_address_gets_through(
     stop_from_text(text)
 
 
-def test_no_message_for_every_agent_sends_the_user_to_one_agents_program() -> None:
+def test_a_message_for_every_agent_says_of_which_agent_the_program_is_that_it_names() -> None:
     assert [
-        text for text in MESSAGES.values() if re.search("codex(?!-proxy)|claude|gemini", text, re.IGNORECASE)
+        text
+        for text in MESSAGES.values()
+        if re.search("(?<!Codex: `)codex(?!-proxy|:)|claude|gemini", text, re.IGNORECASE)
     ] == []

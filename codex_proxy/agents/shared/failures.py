@@ -128,7 +128,7 @@ STATUSES: dict[int, FaultKind] = {
 
 MESSAGES: dict[FaultKind, str] = {
     K.AGENT_NOT_AUTHENTICATED: "The agent is not signed in to its model provider (`codex-proxy doctor` says "
-    "what to do)",
+    "how; Codex: `codex login`)",
     K.AGENT_MISCONFIGURED: "The agent's configuration is not valid",
     K.AGENT_CRASHED: "The agent failed",
     K.AGENT_RATE_LIMITED: "The model provider's rate limit is reached",
