@@ -144,13 +144,17 @@ class PipeWriter:
     def _write_gathered(self) -> None:
         self._write_scheduled = False
         if self._buffer and not self._waiting_for_pipe:
-            try:
-                self._send()
-            except BaseException:
-                self.close()  # nobody would send the rest: the reader ends, instead of waiting for it
-                raise
+            self._send()
 
     def _send(self) -> None:
+        """Writes what the pipe takes. If that breaks, closes the pipe: else the reader would wait for the rest."""
+        try:
+            self._write()
+        except BaseException:
+            self.close()
+            raise
+
+    def _write(self) -> None:
         try:
             sent = os.write(self._descriptor, self._buffer)
         except (BlockingIOError, InterruptedError):

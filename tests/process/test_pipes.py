@@ -51,7 +51,10 @@ async def test_a_write_that_waits_for_the_loop_is_dropped_by_a_close() -> None:
     assert chunks == []
 
 
-async def test_a_write_that_breaks_ends_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("size", [6, 1 << 20])
+async def test_a_write_that_breaks_ends_the_reader(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that waits until the full pipe has room."""
+
     def fail(*_: object) -> int:
         raise MemoryError
 
@@ -60,10 +63,12 @@ async def test_a_write_that_breaks_ends_the_reader(monkeypatch: pytest.MonkeyPat
     read_end, write_end = os.pipe()
     reader = PipeReader(loop, read_end, lambda _: None, lambda: None)
     writer = PipeWriter(loop, write_end)
+    writer.write(b"." * size)
     with monkeypatch.context() as broken:
         broken.setattr(os, "write", fail)
         writer.write(b"unsent")
         await eventually(lambda: reader.at_end)
+    assert writer.unsent == 0
 
 
 async def test_a_reader_reports_the_end_once_and_not_when_it_was_closed_here() -> None:
