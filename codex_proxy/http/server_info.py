@@ -40,9 +40,9 @@ FAKE_AGENTS: Final = web.AppKey("fake_agents", frozenset[str])
 """The names of the fake agents; an empty name: the only agent is fake."""
 
 WORKER: Final = web.AppKey("worker", int)
+"""This process's number among those that share the port; 0: the only one."""
 NODE_NAME: Final = web.AppKey("node_name", str)
 """This process's name among those that share the store."""
-"""This process's number among those that share the port; 0: the only one."""
 RECORDING_TROUBLE: Final[web.AppKey[Callable[[], str]]] = web.AppKey("recording_trouble")
 """Returns why recording has stopped, if it has. Set only if turns are recorded."""
 
