@@ -245,6 +245,8 @@ class RunningResponse(ABC):
 
     async def _render(self, events: Sequence[Event]) -> None:
         await self._work_on_answer(partial(self._renderer.feed, events), long=have_an_end(events))
+        if self._told is not None and not self._renderer.ended:
+            self._renderer.break_off(self._told)  # it was told while the thread worked
 
     async def _work_on_answer(self, work: Callable[[], R], *, long: bool = True) -> R:
         """Returns what `work` returns, which takes long if the answer is long, unless `long` says no."""
@@ -266,6 +268,9 @@ class RunningResponse(ABC):
         self._shown = renderer.visible
         self._told = None  # what was told before is in `final`
         final = await self._work_on_answer(partial(self._render_end, ended))
+        if self._told is not None:  # while the thread worked
+            ended, self._told = TurnEnded.with_failure(self._told), None
+            final = await self._work_on_answer(partial(self._render_end, ended))
         not_saved = await self._try_to_save(final, ended) or self._told
         if not_saved is not None:
             failed = partial(self._render_end, TurnEnded.with_failure(not_saved))

@@ -267,6 +267,11 @@ class StoredLog:
         return self._replay.last
 
     @property
+    def is_long(self) -> bool:
+        """Whether what repeats all of the answer takes long."""
+        return self._size >= LARGE
+
+    @property
     def next(self) -> int:
         """The number of the stream's next frame."""
         return self._after + 1 if self._has_frames else self._replay.next
@@ -351,10 +356,10 @@ async def end_for_another(
     if renderer is None:
         await end_stored_response(service, store, owner, object, epoch=epoch)
         return
-    renderer.feed([ended])
-    writer = LogWriter(after=log.last)
-    final, rows = renderer.response(), writer.ended_by([ended], renderer)
-    if not await end_stored_response(service, store, owner, final, frames=rows, epoch=epoch):
+    final, rows = await beside_the_loop(partial(_end, renderer, ended, log.last), long=log.is_long)
+    if not await end_stored_response(
+        service, store, owner, final, frames=rows, epoch=epoch, long=log.is_long
+    ):
         return
     # What its server had written meanwhile is in front of the end, and belongs into the object.
     try:
@@ -363,6 +368,17 @@ async def end_for_another(
         return
     renderer = None if not after or after[0][0] == LAST else await StoredLog(store, owner, id).renderer()
     if renderer is not None:
-        final = renderer.response()
+        final, json = await beside_the_loop(partial(_final_object, renderer), long=log.is_long)
         status = final["status"]
-        await store.update_response(owner, id, status=status, json=json_bytes(final), only_from=(status,))
+        await store.update_response(owner, id, status=status, json=json, only_from=(status,))
+
+
+def _end(renderer: ResponsesRenderer, ended: TurnEnded, after: int) -> tuple[dict[str, Any], Sequence[Frame]]:
+    """Returns the final object, and the rows that end the log behind the row `after`."""
+    renderer.feed([ended])
+    return renderer.response(), LogWriter(after=after).ended_by([ended], renderer)
+
+
+def _final_object(renderer: ResponsesRenderer) -> tuple[dict[str, Any], bytes]:
+    final = renderer.response()
+    return final, json_bytes(final)

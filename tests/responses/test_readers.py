@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from codex_proxy.core.faults import Fault, FaultKind
+from codex_proxy.core.events import Event, ItemEnded, TurnEnded
+from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.responses import follow, saving
 from codex_proxy.responses.follow import Follower, check_followable
@@ -21,6 +23,7 @@ from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.event_log import HIGH_WATER
 from codex_proxy.surfaces.requests.options import ParseContext, RequestHints
 from codex_proxy.surfaces.responses.parse import parse
+from codex_proxy.surfaces.responses.render import ResponsesRenderer
 from tests.http.serving import Proxy, fake_proxy, until
 from tests.http_responses.asking import blocks_of, check_events, create, events_of, prompt_for
 from tests.waiting import PATIENCE
@@ -192,3 +195,33 @@ async def test_a_response_that_is_deleted_before_it_is_followed_is_a_404(proxy: 
     with pytest.raises(Fault) as refused:
         await check_followable(store, found, None)
     assert refused.value.failure.kind is FaultKind.NOT_FOUND
+
+
+@pytest.mark.parametrize("held_at", [ItemEnded, TurnEnded])
+async def test_a_stream_that_is_broken_off_while_a_thread_renders_is_stored_as_failed(
+    held_at: type[ItemEnded | TurnEnded], proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go = asyncio.Event(), threading.Event()
+    loop, feed = asyncio.get_running_loop(), ResponsesRenderer.feed
+
+    def held(renderer: ResponsesRenderer, events: Sequence[Event]) -> None:
+        if threading.current_thread() is not threading.main_thread() and held_at in map(type, events):
+            loop.call_soon_threadsafe(begun.set)
+            go.wait(PATIENCE)
+        feed(renderer, events)
+
+    monkeypatch.setattr(ResponsesRenderer, "feed", held)
+    response, reader = await started(proxy, "[[fake:count n=3 size=1000000]]")
+    reading = asyncio.ensure_future(rest_of(reader))
+    await asyncio.wait_for(begun.wait(), PATIENCE)
+    reading.cancel()
+    told = reader.break_off(Failure(FaultKind.INVALID_API_KEY, "The key is no longer valid."))
+    reader.close()
+    go.set()
+    await until(lambda: response.ended)
+    stored = await proxy.send("GET", f"/v1/responses/{response.id}")
+    assert events_of(told.decode())[-1]["type"] == "response.failed"
+    assert (stored.body["status"], stored.body["error"]["message"]) == (
+        "failed",
+        "The key is no longer valid.",
+    )
