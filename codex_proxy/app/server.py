@@ -151,7 +151,7 @@ async def make_server(
     async with contextlib.AsyncExitStack() as made:
         parts = []
         for part in _make_parts(settings, environ):
-            made.push_async_callback(part.close)
+            made.push_async_callback(_close_part, part)
             parts.append(part)
         for part in parts:
             settings = part.settings(settings)
@@ -167,6 +167,14 @@ async def make_server(
         server = Server(settings, agent, shown, worker, parts)
         made.pop_all()
         return server
+
+
+async def _close_part(part: ServerPart) -> None:
+    """Closes a part, with an own fault of it in the log: what is told is why the server could not be made."""
+    try:
+        await part.close()
+    except Exception:
+        log.exception("part_not_closed", part=type(part).__name__)
 
 
 def _make_parts(settings: Settings, environ: Mapping[str, str]) -> Iterator[ServerPart]:

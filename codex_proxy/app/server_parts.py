@@ -83,7 +83,7 @@ class ServerPart:
         return ""
 
     async def close(self) -> None:
-        """Called when the store is closed and no turn runs any more, also after a failed start."""
+        """Called when the store is closed and no turn runs any more; also if the start failed, or never began."""
 
 
 class ServerParts:

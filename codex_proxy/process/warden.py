@@ -28,7 +28,7 @@ the first, functions of modules are imported by their names, and what each fork 
 functions.
 """
 
-import _signal as signal  # type: ignore[import-not-found]  # `signal` itself imports enum, which takes 3 ms
+import _signal as signal  # type: ignore[import-not-found, unused-ignore]  # `signal` itself imports enum, which takes 3 ms
 import os
 import resource
 import sys

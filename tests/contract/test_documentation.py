@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from pydantic import BaseModel, create_model
@@ -102,6 +103,10 @@ def test_the_schemas_of_bodies_say_what_is_ignored_refused_or_needs_a_capability
         assert schema["description"].startswith("Needs an agent with the capability")
 
 
+PASSED_ON = frozenset({"allowed_callers", "exit_code", "outcome", "server_description", "stderr", "stdout"})
+"""Fields of items and tools of the Responses API that are checked, and then passed on with the whole of these."""
+
+
 def unread_fields(api: Api, model: type[BaseModel]) -> set[str]:
     """The served fields of a wire model, and of the objects in it, that neither the table of options nor the API's code
     names.
@@ -111,16 +116,26 @@ def unread_fields(api: Api, model: type[BaseModel]) -> set[str]:
     in_table = {path[-1] for path in AS_IS[api].values()} | {*SAMPLING[api]}
     found = set()
     for name, field in model.model_fields.items():
-        if name not in {*in_table, *marked(model, Ignored), *marked(model, Refused)}:
+        if name not in {*PASSED_ON, *in_table, *marked(model, Ignored), *marked(model, Refused)}:
             found |= set() if re.search(rf"\.{name}\b|\"{name}\"", code) else {name}
-        inner = (each for each in get_args(field.annotation) if isinstance(each, type))
-        for each in inner:
-            found |= unread_fields(api, each) if issubclass(each, BaseModel) else set()
+        for inner in models_in(field.annotation):
+            found |= unread_fields(api, inner)
     return found
+
+
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The wire models in the type of a field: itself, or in a union or a list of it."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from models_in(inner)
 
 
 @pytest.mark.parametrize("api", REQUESTS)
 def test_each_served_field_of_a_request_is_read_and_a_new_one_is_found(api: Api) -> None:
-    more = create_model("More", __base__=REQUESTS[api], personality_hint=(str | None, None))
+    part = create_model("Part", character_hint=(str | None, None))
+    more = create_model(
+        "More", __base__=REQUESTS[api], personality_hint=(str | None, None), some=(list[part] | None, None)
+    )
     assert unread_fields(api, REQUESTS[api]) == set()
-    assert unread_fields(api, more) == {"personality_hint"}
+    assert unread_fields(api, more) == {"personality_hint", "character_hint", "some"}

@@ -86,6 +86,7 @@ async def test_doctor_and_the_log_name_a_variable_that_sets_nothing(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PROXY_PROT", "1")
+    monkeypatch.delenv("CLAUDE_BIN", raising=False)
     check = settings_check(load({"state_dir": file.parent}, file), file, {})
     assert (check.status, check.advice) == ("warning", "PROXY_PROT: is `PROXY_PORT` meant?")
     no_server = {"agent": "openai-chat", "upstream_url": "ftp://no-address", "state_dir": file.parent}

@@ -1,6 +1,5 @@
 """Converts what an agent's protocol lacks: custom tools to functions with one string `input`, raw items of the
 Responses API to other history items, the client's tools to tools of an MCP server, their names to the agent's.
-And the environment variables of a Claude Code process, whether this server drives it or an adapter does.
 """
 
 from __future__ import annotations
@@ -288,25 +287,3 @@ def message_for_agent(message: HistoryMessage, words_for: Callable[[str], str]) 
         for part in message.parts
     ]
     return msgspec.structs.replace(message, parts=tuple(parts))
-
-
-CLAUDE_VARIABLES: Final[Mapping[str, str]] = {
-    # An error is told at once: a retry takes up to minutes, and clients try again by themselves.
-    "CLAUDE_CODE_MAX_RETRIES": "0",
-    # An answer that broke off would come again as a whole, as another text.
-    "CLAUDE_CODE_DISABLE_NONSTREAMING_FALLBACK": "1",
-    # The client's tools stand in the request, not behind a search.
-    "ENABLE_TOOL_SEARCH": "false",
-    # No telemetry, no updates.
-    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-    "DISABLE_AUTOUPDATER": "1",
-    # What a client writes was not typed at a terminal. These hold for releases, too, that know no mark for that.
-    "CLAUDE_CODE_DISABLE_FILE_MENTIONS": "1",
-    "CLAUDE_CODE_DISABLE_ULTRATHINK": "1",
-    "CLAUDE_CODE_DISABLE_WORKFLOWS": "1",
-    # Nothing that one client says is kept for another, and no model call beside the turn's: no memory, no suggestions,
-    # no titles.
-    "CLAUDE_CODE_DISABLE_AUTO_MEMORY": "1",
-    "CLAUDE_CODE_ENABLE_PROMPT_SUGGESTION": "false",
-    "CLAUDE_CODE_DISABLE_TERMINAL_TITLE": "1",
-}

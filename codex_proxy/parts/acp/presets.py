@@ -9,7 +9,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from codex_proxy.agents.shared.conversions import CLAUDE_MAX_OUTPUT, CLAUDE_VARIABLES
+from codex_proxy.agents.sessions.claude_variables import CLAUDE_VARIABLES
+from codex_proxy.agents.shared.conversions import CLAUDE_MAX_OUTPUT
 from codex_proxy.core.json_values import object_at, objects_in, text_at, value_at
 from codex_proxy.core.options import Capability
 from codex_proxy.core.turn import Sandbox

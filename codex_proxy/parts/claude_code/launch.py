@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from codex_proxy.agents.shared.conversions import CLAUDE_VARIABLES
+from codex_proxy.agents.sessions.claude_variables import CLAUDE_VARIABLES
 from codex_proxy.core.options import Capability
 from codex_proxy.core.turn import Mode, Sandbox
 from codex_proxy.parts.claude_code.messages import CLIENT_SERVER

@@ -76,7 +76,7 @@ ERROR_WITHOUT_REASON: Final = Failure(
 )
 FAILURES: Final = {"done": EMPTY_ANSWER, "no_json": NO_JSON, "no_answer": NO_ANSWER, "too_long": TOO_LONG}
 """Failures by the kind of a `StreamEvent` that is no part of an answer."""
-_STOPS: Final[dict[str, Stop]] = {
+_CUT_OFF_REASONS: Final[dict[str, Stop]] = {
     "length": Stop.LENGTH,
     "content_filter": Stop.CONTENT_FILTER,
     Stop.INTERRUPTED: Stop.INTERRUPTED,
@@ -163,7 +163,7 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
             out.append(raw_message(answer.message_id, text))
             self._conversation.add(HistoryMessage("assistant", (TextPart(text),)))
         finish = stop_of(answer.finish or "")
-        stop = _STOPS.get(finish, Stop.STOP)
+        stop = _CUT_OFF_REASONS.get(finish, Stop.STOP)
         calls = answer.calls.named_calls() if stop is Stop.STOP else []
         self._check_number_of(calls)
         self._add_usage(answer.usage, out)
@@ -228,6 +228,7 @@ _OTHER_NAMES: Final = {
 }
 _NOTHING: Final = (b"null", b"[]")
 _CUT_OFF_STOPS: Final = frozenset({Stop.LENGTH, Stop.CONTENT_FILTER})
+"""Ends of forwarded answers that are answers although they say nothing."""
 
 
 def make_dialect(turn: Turn, model: str, context: UpstreamContext) -> Dialect[Message]:
