@@ -70,7 +70,8 @@ LASTING: Final[Mapping[str, list[Ask]]] = {
 
 SHORT: Final = frozenset(
     {
-        *("GET /", "GET /v1", "GET /api/hello", "GET /healthz", "GET /livez", "GET /readyz", "GET /cluster"),
+        *("GET /", "GET /v1", "GET /api/hello", "GET /healthz", "GET /livez", "GET /readyz"),
+        *(() if absent_part("paths", "/cluster") else ("GET /cluster",)),
         *("GET /openapi.json", "GET /metrics", "GET /__test/conc", "POST /__test/conc/release"),
         *("GET /models", "GET /models/{id}", "GET /usage", "GET /usage/limits"),
         *("GET /api/version", "GET /api/tags", "GET /api/ps", "POST /api/show"),

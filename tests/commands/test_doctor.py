@@ -432,6 +432,7 @@ def test_of_tables_only_the_names_are_reported(table: str) -> None:
     assert report_value(table, {"one": {"key_file": "/secret"}, "two": {}}) == "one,two"
 
 
+@pytest.mark.part("machines")
 async def test_of_an_address_only_the_host_is_reported_since_the_rest_may_be_a_key(tmp_path: Path) -> None:
     more = {
         "PROXY_WEBHOOKS_URLS": "https://user:hidden@a.example/hidden?hidden,https://hidden@b.example,http://[hidden",

@@ -95,6 +95,7 @@ async def test_a_database_that_cannot_be_reached_fails(tmp_path: Path) -> None:
     assert keys_check(settings, keys).status == "skipped"
 
 
+@pytest.mark.part("machines")
 @pytest.mark.parametrize(
     "password", ["my/secret", "my?secret", "my#secret", "my@secret", "my[secret", "my%zzsecret"]
 )

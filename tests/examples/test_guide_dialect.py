@@ -165,4 +165,3 @@ async def test_a_failure_of_the_program_has_its_status_and_a_sentence(
         await client.chat.completions.create(**asking(line))
     assert error.value.status_code == status
     assert told in error.value.message
-    assert "codex login" not in error.value.message

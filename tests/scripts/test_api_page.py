@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from codex_proxy.http.endpoints import ENDPOINTS
 from scripts import gen_api
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.part("machines")
 def test_the_page_is_current() -> None:
     assert gen_api.TARGET.read_text("utf-8") == gen_api.page(), "run scripts/gen_api.py"
 

@@ -13,7 +13,7 @@ from codex_proxy.settings.load import load
 from scripts import gen_configuration
 
 
-@pytest.mark.part("acp", "cassettes", "claude_code", "mcp", "upstream")
+@pytest.mark.part("acp", "cassettes", "claude_code", "machines", "mcp", "upstream")
 def test_the_document_is_current() -> None:
     written = gen_configuration.TARGET.read_text("utf-8")
     assert written == gen_configuration.document(), "run scripts/gen_configuration.py"

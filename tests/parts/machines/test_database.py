@@ -226,7 +226,6 @@ async def test_a_background_response_whose_commit_got_no_answer_ends_once(
     assert len((await client.conversations.items.list(conversation)).data) == 2
 
 
-@pytest.mark.part("machines")
 async def test_a_server_without_its_database_does_not_start_and_says_why(
     postgres_server: PostgresServer, tmp_path: Path
 ) -> None:
