@@ -211,8 +211,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("exhaustive") or runs(item.nodeid)]
     for item in items:
         if absent := _needed_parts(item) & absent_parts().keys():
-            # A test of several parts need not fail where one of them is there, nor a case that has an agent's name.
-            fails = any(absent.issuperset(mark.args) for mark in item.iter_markers("part"))
+            # A test of several parts need not fail where one of them is there, nor a case that has an agent's name, nor
+            # each test of a file.
+            marks = [mark for mark in item.own_markers if mark.name == "part"]
+            fails = any(absent.issuperset(mark.args) for mark in marks)
             item.add_marker(pytest.mark.xfail(strict=fails, reason=f"{min(absent)} is absent"))
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from codex_proxy.store.lock import StoreLock
 from codex_proxy.store.sqlite.store import SqliteStore
 from tests.commands.codexes import command
@@ -20,6 +22,7 @@ async def test_the_oldest_response_has_a_date_and_json_the_seconds(tmp_path: Pat
     assert isinstance((await command(tmp_path, "store", "stats", "--json", more=place)).json["oldest"], float)
 
 
+@pytest.mark.part("machines")
 async def test_a_store_that_a_server_uses_is_not_copied_and_it_says_what_to_stop(tmp_path: Path) -> None:
     source = tmp_path / "a.db"
     await (await SqliteStore.open(source, clock=Hands())).close()

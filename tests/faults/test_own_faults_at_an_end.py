@@ -95,9 +95,16 @@ class There:
         return (0 if asking.cancelled() else await asking), "".join(heard)
 
     async def serve_one(self) -> None:
-        """Waits until processes are started again, of which many have died, and for a turn on one."""
+        """Waits until processes are started again, of which many have died, and for a turn on one. If the fault has
+        struck the start of the process that waited, the turn before fails.
+        """
         await until(lambda: self.proxy.server.agent.trouble() is None)
-        assert (await self.proxy.ask(user("[[fake:text]]"))).status == 200
+        answer = await self.proxy.ask(user("[[fake:text]]"))
+        if answer.status != 200:
+            assert answer.body["error"]["code"] == "spawn_error"
+            await until(lambda: self.proxy.server.agent.trouble() is None)
+            answer = await self.proxy.ask(user("[[fake:text]]"))
+        assert answer.status == 200
 
     async def _ask(self, way: Way, heard: list[str]) -> int:
         body: dict[str, Any] = {"model": "codex-5", "stream": way.stream, **way.fields}

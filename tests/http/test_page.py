@@ -166,6 +166,7 @@ async def test_the_state_has_each_process_and_what_it_does(proxy: Proxy) -> None
     await asked
 
 
+@pytest.mark.part("traces")
 async def test_the_checks_of_doctor_are_of_this_server_and_are_not_run_for_every_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
