@@ -212,10 +212,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if absent := _needed_parts(item) & absent_parts().keys():
             # A test of several parts need not fail where one of them is there, nor a case that has an agent's name, nor
-            # each test of a file.
+            # each test of a file: those are not run.
             marks = [mark for mark in item.own_markers if mark.name == "part"]
             fails = any(absent.issuperset(mark.args) for mark in marks)
-            item.add_marker(pytest.mark.xfail(strict=fails, reason=f"{min(absent)} is absent"))
+            item.add_marker(pytest.mark.xfail(strict=fails, run=fails, reason=f"{min(absent)} is absent"))
 
 
 def _needed_parts(item: pytest.Item) -> set[str]:
