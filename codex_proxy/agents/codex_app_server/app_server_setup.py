@@ -1,8 +1,5 @@
-"""Prepares the start of app-server processes: asks the binary, reads config.toml, and creates home and catalog of
-plain-model turns.
-
-
-The agent `auto`: finds the installed Codex, and chooses the agent for a protocol that this release supports.
+"""Makes the agents of `codex app-server`: asks the binary what it supports, reads config.toml, creates the home and the
+catalog of plain-model turns; and `auto`, which chooses the agent for a protocol that the installed Codex supports.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
-"""The client's tools as tools of an MCP server, and their calls in the agent's reports. Agents prefix names, each in
-another way, and many change long or unusual ones: such a tool gets a generated name.
-
-
-Tells the tool calls of a turn apart in an agent's reports. Each call has an id by the protocol; some programs leave
-ids out, share them between calls, or give them again.
-
+"""The client's tools as tools of an MCP server, and their calls in an agent's reports. Agents prefix names, each in
+another way, and many change long or unusual ones: such a tool gets a generated name. Each call has an id by the
+protocol; some programs leave ids out, share them between calls, or give them again.
 """
 
 from __future__ import annotations

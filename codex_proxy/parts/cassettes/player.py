@@ -1,10 +1,6 @@
 """Plays the recorded events of a session, without an agent. They come in order; where this server has replied, they
-wait until it replies again to the same request.
-
-
-Calls as a turn wants them: what this server checks, runs or hides has to be whole before the client hears of it, and
+wait until it replies again to the same request. A call that this server checks, runs or hides comes whole, although it
 may have been recorded for a request that got it in pieces. Pure.
-
 """
 
 from __future__ import annotations

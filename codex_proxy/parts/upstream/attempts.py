@@ -1,11 +1,7 @@
-"""Decides which upstream gets a turn's next attempt, and when (`AttemptPlan`), and when an upstream that keeps failing
-gets nothing more (`Breaker`). Pure.
-
-
-The dialect of a turn that may take several attempts, each with a dialect for its upstream's API. An attempt's events
-are held back until its answer begins. If it fails before, they are dropped, and another attempt is made or the turn
-fails; later the client has read a part.
-
+"""A turn that may take several attempts: which upstream gets the next one, and when (`AttemptPlan`); when an upstream
+that keeps failing gets nothing more (`Breaker`); and the dialect, which holds back an attempt's events until its answer
+begins. If it fails before, they are dropped, and another attempt is made or the turn fails; later the client has read a
+part.
 """
 
 from __future__ import annotations

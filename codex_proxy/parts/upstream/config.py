@@ -1,6 +1,5 @@
-"""Presets for common model servers, by their documentation and tests.
-
-An upstream's configuration: its table in the settings file, address, key and capabilities.
+"""An upstream's configuration: its table in the settings file, address, key and capabilities, and the presets for
+common model servers, which follow their documentation and tests.
 """
 
 from __future__ import annotations

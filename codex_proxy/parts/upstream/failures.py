@@ -1,10 +1,7 @@
-"""Replaces secrets in what an upstream sends by `[hidden]`, also where JSON has escaped characters.
-
-Converts an upstream's errors to failures: OpenAI's `{"error": {...}}`, Ollama's `{"error": "text"}`, FastAPI's
+"""Converts an upstream's errors to failures: OpenAI's `{"error": {...}}`, Ollama's `{"error": "text"}`, FastAPI's
 `{"detail": ...}`, vLLM's `{"object": "error", ...}`, llama.cpp's with a number as `code`, LiteLLM's with one in a
-string, and HTML pages. A failure quotes the upstream's text without addresses and keys; of a refused key, which may be
-in it, nothing.
-
+string, and HTML pages. A failure quotes the upstream's text without addresses, and with `[hidden]` in place of secrets,
+also where JSON has escaped their characters; of a refused key, which may be in it, it quotes nothing.
 """
 
 from __future__ import annotations

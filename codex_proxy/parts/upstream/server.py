@@ -1,8 +1,5 @@
-"""The HTTP client of one upstream. It follows no redirects, keeps no cookies, requests no compression, reads no .netrc.
-Errors become a `Failure` without addresses.
-
-
-A model server: its connections, its list of models, and the requests of turns.
+"""A model server: its list of models, the requests of turns, and its HTTP client, which follows no redirects, keeps no
+cookies, requests no compression and reads no .netrc. Errors become a `Failure` without addresses.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Reads token counts: of a `usage` object, and of an answer that is passed on, in chunks. Pure.
-
-The messages of an HTTP exchange (a `Head`, bytes of the body, an `End`), and the reader of the body: server-sent
-events, or one JSON object. Of events only `data:` lines count, and `event: error`; they are read by the rules of the
-HTML standard, but whole JSON in a line is an event, and the last event may lack its blank line.
-
+"""The messages of an HTTP exchange (a `Head`, bytes of the body, an `End`), and the reader of the body: server-sent
+events, or one JSON object; and the token counts in it. Of events only `data:` lines count, and `event: error`; they are
+read by the rules of the HTML standard, but whole JSON in a line is an event, and the last event may lack its blank
+line. Pure.
 """
 
 from __future__ import annotations

@@ -1,11 +1,6 @@
-"""The other forms of a request, for an upstream that refuses one of what was sent: which there are follows from the
-request, not from the words of the refusal. A form is a name (`stream_options`, `system_messages`); the bodies of an API
-say what it changes. Pure.
-
-
-The base of dialects that send HTTP requests to a model server: one exchange after another, until there is an answer
-or a failure.
-
+"""The base of dialects that send HTTP requests to a model server: one exchange after another, until there is an answer
+or a failure. A request that is refused is sent again in other forms, which follow from the request, not from the words
+of the refusal. A form is a name (`stream_options`, `system_messages`); the bodies of an API say what it changes.
 """
 
 from __future__ import annotations
@@ -37,6 +32,7 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import Part, TextPart, ToolKind
+from codex_proxy.core.json_values import objects_in, text_at
 from codex_proxy.core.options import OPTIONS
 from codex_proxy.core.turn import Turn, after_a_call
 from codex_proxy.parts.upstream.failures import BROKEN_OFF, MAX_ERROR_BYTES, ErrorReader
@@ -88,6 +84,18 @@ def option_fields(turn: Turn, body: Literal["chat", "responses"], refused: Forms
             outer, _, name = path.rpartition(".")
             (fields.setdefault(outer, {}) if outer else fields)[name] = value
     return fields
+
+
+def schema_in_words(turn: Turn, refused: Forms) -> bool:
+    """Whether the request says the answer's schema in words, since the upstream refuses schemas."""
+    return turn.output_schema is not None and "json_schema" in refused
+
+
+def text_of(content: Any) -> str:
+    """Returns the text of a message's `content`: a text itself, or the texts of its parts."""
+    if isinstance(content, str):
+        return content
+    return "\n\n".join(text_at(part, "text") for part in objects_in(content))
 
 
 def tries_of(

@@ -1,8 +1,5 @@
-"""Separates reasoning from the answer in a text that begins with `<think>...</think>`, piece by piece.
-
-Reads one answer of a Chat Completions server: chunks (`choices[0].delta`), or a whole one (`choices[0].message`), in
-any form.
-
+"""Reads one answer of a Chat Completions server: chunks (`choices[0].delta`), or a whole one (`choices[0].message`), in
+any form; reasoning in a text that begins with `<think>...</think>` is separated from the answer, piece by piece.
 """
 
 from __future__ import annotations

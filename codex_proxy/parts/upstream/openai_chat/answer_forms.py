@@ -1,10 +1,6 @@
-"""Converts a whole answer of Chat Completions to chunks, and the reverse. Keeps unknown fields, raises nothing, and
-takes linear time. What it makes has the usual form, whatever came: `content` and arguments are texts.
-
-
-Joins surrogate pairs whose halves came in two chunks of a stream: a client that decodes each chunk alone, as SDKs
-do, would get two halves.
-
+"""Answers of Chat Completions in other forms: a whole one as chunks, and the reverse, with unknown fields, in linear
+time, without an exception, `content` and arguments as texts whatever came; and chunks in which no surrogate pair is
+divided, because a client that decodes each chunk alone, as SDKs do, would get two halves.
 """
 
 from __future__ import annotations

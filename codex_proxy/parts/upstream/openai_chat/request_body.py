@@ -1,13 +1,7 @@
-"""The forms of Chat Completions messages for servers that refuse the usual one: one system message in front, texts
-without parts, images of tool outputs in a user message, no names, nulls or reasoning, no two user messages in a row,
-instructions as user messages. Pure.
-
-
-Converts a history to chat messages, in which outputs directly follow their calls. Reasoning is left out, unless the
-upstream names a field for it.
-
-
-Converts a turn to the body of `/chat/completions`. Custom tools are functions with one string.
+"""Converts a turn to the body of `/chat/completions`: outputs directly follow their calls, reasoning is left out unless
+the upstream names a field for it, custom tools are functions with one string. And the other forms of messages for
+servers that refuse these: one system message in front, texts without parts, images of tool outputs in a user message,
+no names, nulls or reasoning, no two user messages in a row, instructions as user messages. Pure.
 """
 
 from __future__ import annotations
@@ -49,6 +43,8 @@ from codex_proxy.parts.upstream.turn import (
     TOOL_SCHEMAS,
     Forms,
     option_fields,
+    schema_in_words,
+    text_of,
 )
 
 IMAGE_BELOW: Final = "[image: see the next message]"
@@ -73,7 +69,7 @@ def _one_system_message(messages: Sequence[Message]) -> list[Message]:
     others = [message for message in messages if message.get("role") not in _SYSTEM_ROLES]
     if not system:
         return others
-    texts = (_text_of(message.get("content")) for message in system)
+    texts = (text_of(message.get("content")) for message in system)
     return [{"role": "system", "content": "\n\n".join(filter(None, texts))}, *others]
 
 
@@ -99,9 +95,7 @@ def _without_parts(messages: Iterable[Message]) -> Iterator[Message]:
     for message in messages:
         parts = message.get("content")
         yield (
-            {**message, "content": _text_of(parts)}
-            if isinstance(parts, list) and _is_text(parts)
-            else message
+            {**message, "content": text_of(parts)} if isinstance(parts, list) and _is_text(parts) else message
         )
 
 
@@ -125,7 +119,7 @@ def _system_as_user(messages: Iterable[Message]) -> Iterator[Message]:
     for message in messages:
         is_system = message.get("role") in _SYSTEM_ROLES
         yield (
-            {"role": "user", "content": f"[system]\n{_text_of(message.get('content'))}"}
+            {"role": "user", "content": f"[system]\n{text_of(message.get('content'))}"}
             if is_system
             else message
         )
@@ -157,12 +151,6 @@ def _parts_of(content: Any) -> Sequence[Any]:
 
 def _is_text(parts: Sequence[Any]) -> bool:
     return all(isinstance(part, dict) and part.get("type") == "text" for part in parts)
-
-
-def _text_of(content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    return "\n\n".join(text_at(part, "text") for part in objects_in(content))
 
 
 MESSAGE_FORMS: Final[Mapping[str, Callable[[Sequence[Message]], Iterable[Message]]]] = {
@@ -337,7 +325,7 @@ def request_body(turn: Turn, model: str, messages: Sequence[Message], refused: F
 
 def request_fields(turn: Turn, model: str, messages: Sequence[Message], refused: Forms) -> dict[str, Any]:
     """Returns the fields of the body. `refused`: the forms that the upstream refuses."""
-    told = [*messages, _schema_words(turn)] if _schema_in_words(turn, refused) else messages
+    told = [*messages, _schema_words(turn)] if schema_in_words(turn, refused) else messages
     body: dict[str, Any] = {**turn.passed_fields, "model": model, "messages": with_forms(told, refused)}
     body["stream"] = True
     if "stream_options" not in refused:
@@ -356,7 +344,7 @@ def _answer_fields(turn: Turn, refused: Forms) -> dict[str, Any]:
         # The old name is the one that all servers know; OpenAI's newer models take the new one only.
         name = "max_completion_tokens" if "max_tokens" in refused else "max_tokens"
         fields[name] = turn.max_tokens
-    if turn.output_schema is not None and not _schema_in_words(turn, refused):
+    if turn.output_schema is not None and not schema_in_words(turn, refused):
         name = msgspec.json.decode(turn.output_schema, type=NamedSchema).title
         schema = {"name": name, "strict": True, "schema": turn.output_schema}
         if "strict" in refused:
@@ -371,10 +359,6 @@ def _wants_object(turn: Turn) -> bool:
     if turn.output_schema is None:
         return turn.json_object
     return allows_only_objects(turn.output_schema)
-
-
-def _schema_in_words(turn: Turn, refused: Forms) -> bool:
-    return turn.output_schema is not None and "json_schema" in refused
 
 
 def _schema_words(turn: Turn) -> dict[str, Any]:

@@ -1,9 +1,7 @@
-"""The forms of input items of the Responses API for servers that refuse the usual one: one system message in front,
-custom tools as functions, images of outputs in a user message, texts without parts, no reasoning of another provider,
-no two user messages in a row, instructions as user messages. Pure.
-
-
-Converts a turn to the body of `/responses`. The upstream stores nothing: encrypted reasoning is sent back.
+"""Converts a turn to the body of `/responses`: the upstream stores nothing, and gets its encrypted reasoning back.
+And the other forms of input items for servers that refuse these: one system message in front, custom tools as
+functions, images of outputs in a user message, texts without parts, no reasoning of another provider, no two user
+messages in a row, instructions as user messages. Pure.
 """
 
 from __future__ import annotations
@@ -40,6 +38,8 @@ from codex_proxy.parts.upstream.turn import (
     TOOL_SCHEMAS,
     Forms,
     option_fields,
+    schema_in_words,
+    text_of,
 )
 
 Item = Any
@@ -67,7 +67,7 @@ def _one_system_message(items: Sequence[Item]) -> Sequence[Item]:
     system = [item for item in items if item.get("role") in _SYSTEM_ROLES]
     if not system:
         return items
-    texts = (_text_of(item.get("content")) for item in system)
+    texts = (text_of(item.get("content")) for item in system)
     content = [{"type": "input_text", "text": "\n\n".join(filter(None, texts))}]
     front = {"type": "message", "role": system[0]["role"], "content": content}
     return [front, *(item for item in items if item.get("role") not in _SYSTEM_ROLES)]
@@ -121,7 +121,7 @@ def _without_parts(items: Iterable[Item]) -> Iterator[Item]:
     for item in items:
         parts = item.get("content") if item.get("role") else None
         is_text = isinstance(parts, list) and all(part.get("type") in _TEXTS for part in objects_in(parts))
-        yield {**item, "content": _text_of(parts)} if is_text else item
+        yield {**item, "content": text_of(parts)} if is_text else item
 
 
 def _system_as_user(items: Iterable[Item]) -> Iterator[Item]:
@@ -150,12 +150,6 @@ def _user_message(content: list[Any]) -> Item:
 
 def _parts_of(content: Any) -> Sequence[Any]:
     return [{"type": "input_text", "text": content}] if isinstance(content, str) else content
-
-
-def _text_of(content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    return "\n\n".join(text_at(part, "text") for part in objects_in(content))
 
 
 ITEM_FORMS: Final[Mapping[str, Callable[[Sequence[Item]], Iterable[Item]]]] = {
@@ -193,7 +187,7 @@ def optional_forms(turn: Turn) -> dict[str, int]:
 
 def request_fields(turn: Turn, model: str, items: Sequence[Any], refused: Forms) -> dict[str, Any]:
     """Returns the fields of the body. `refused`: the forms that the upstream refuses."""
-    if _schema_in_words(turn, refused):
+    if schema_in_words(turn, refused):
         items = [*items, _schema_words(turn)]
     options = option_fields(turn, "responses", refused)
     if "reasoning_effort" in refused:
@@ -222,10 +216,6 @@ def _format(turn: Turn, refused: Forms) -> dict[str, Any]:
     if turn.json_object and "json_object" not in refused:
         return {"format": {"type": "json_object"}}
     return {}
-
-
-def _schema_in_words(turn: Turn, refused: Forms) -> bool:
-    return turn.output_schema is not None and "json_schema" in refused
 
 
 def _schema_words(turn: Turn) -> dict[str, Any]:
