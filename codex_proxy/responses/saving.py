@@ -17,6 +17,7 @@ from codex_proxy.core.events import TurnEnded
 from codex_proxy.core.interfaces import IdSource
 from codex_proxy.responses.prepare import PreparedResponse
 from codex_proxy.responses.service import ResponsesService
+from codex_proxy.runs.event_log import LONG_ANSWER
 from codex_proxy.runs.model_items import ItemHead, ModelItem, model_items
 from codex_proxy.runs.run import Run
 from codex_proxy.store.store import Store
@@ -231,8 +232,6 @@ def _text_of(message: ItemDict) -> str:
 ROWS_AT_ONCE: Final = 500
 SLICE: Final = 1 << 16
 """Bytes of rows that are read and rendered at once, in some 20 ms."""
-LARGE: Final = 1 << 20
-"""Bytes of a log above which the rest is rendered in a thread: its last frames have whole texts."""
 MAX_FRAMES: Final = 1 << 20
 """Bytes of frames that are read at once, of a log from before there were rows."""
 BEFORE_ALL: Final = FIRST - 1
@@ -269,7 +268,7 @@ class StoredLog:
     @property
     def is_long(self) -> bool:
         """Whether what repeats all of the answer takes long."""
-        return self._size >= LARGE
+        return self._size >= LONG_ANSWER
 
     @property
     def next(self) -> int:
@@ -297,7 +296,7 @@ class StoredLog:
             if not rows:
                 return None
             self._size += sum([len(data) for _, data in rows])
-            if self._size < LARGE:
+            if not self.is_long:
                 return self._new(self._replay.read(rows))
             self._rendering = asyncio.create_task(asyncio.to_thread(self._replay.read, rows))
         rendering = self._rendering

@@ -428,7 +428,7 @@ async def test_a_large_log_is_rendered_beside_the_event_loop_to_the_same_stream(
 ) -> None:
     answer = await create(proxy, "[[fake:count n=2000 size=100]]", background=True, stream=True)
     events = events_of(answer.text)
-    monkeypatch.setattr(saving, "LARGE", 1000)
+    monkeypatch.setattr(saving, "LONG_ANSWER", 1000)
     assert await stream_of(proxy, events[0]["response"]["id"]) == events
 
 
