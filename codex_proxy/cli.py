@@ -15,7 +15,7 @@ import click
 from codex_proxy import __version__
 from codex_proxy.core.faults import UserError, lack_of
 from codex_proxy.core.shown_text import escape_json, escape_lines
-from codex_proxy.parts import absent_parts, declared
+from codex_proxy.parts import absent_part_text, absent_parts, declared
 from codex_proxy.settings.flags import CONFIG_OPTION, config_option, with_serve_settings, with_settings
 
 
@@ -460,9 +460,7 @@ def _command_of_absent_part(name: str, part: str) -> click.Command:
     """Returns a command that is not shown, and raises `click.UsageError` whatever follows it."""
 
     def refuse(**_: Any) -> None:
-        raise click.UsageError(
-            f"`codex-proxy {name}` belongs to the part {part}, which is not in this installation."
-        )
+        raise click.UsageError(f"`codex-proxy {name}` belongs to {absent_part_text(part)}.")
 
     return click.Command(
         name,

@@ -18,7 +18,7 @@ from codex_proxy.core.items import HistoryMessage, ImagePart, Tool
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.tool_names import ListedTool, ToolServerState
 from codex_proxy.core.turn import Turn
-from codex_proxy.parts import absent_part
+from codex_proxy.parts import absent_part, absent_part_text
 from codex_proxy.runs.server_calls import ToolRunner, approved_calls
 from codex_proxy.surfaces.requests.named_models import models_in
 from codex_proxy.surfaces.requests.options import FieldNames
@@ -30,7 +30,6 @@ NO_MCP = (
     "This server does not connect to MCP servers that a request names. Ask the operator to "
     "allow the `server_url` in PROXY_MCP_ALLOWED_URLS."
 )
-NO_PART = "MCP servers are served by the part {}, which is not in this installation."
 MCP_NOT_ALLOWED = "This API key may not use MCP servers. Remove them from 'tools', or use another key."
 OWN_OBJECTS = (
     "This names objects of the account that this server uses at the model server, which are not an API key's. Leave it "
@@ -168,7 +167,7 @@ class Admission:
             return
         if self._tools is None:
             absent = absent_part("tools", "mcp")
-            told = NO_PART.format(absent) if absent else NO_MCP
+            told = f"MCP servers are served by {absent_part_text(absent)}." if absent else NO_MCP
             raise bad_request(told, f"{offers[0].param}.server_url", "invalid_mcp_server")
         self._tools.check(offers)
         if "tool_replies" not in agent.capabilities:

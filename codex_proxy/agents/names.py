@@ -10,7 +10,7 @@ import importlib.util
 from collections.abc import Mapping
 from typing import Final
 
-from codex_proxy.parts import absent_part, parts
+from codex_proxy.parts import absent_part, absent_part_text, parts
 
 BUILT_IN: Final[Mapping[str, str]] = {
     "codex-app-server": "codex_proxy.agents.codex.codex_specs:APP_SERVER",
@@ -34,9 +34,7 @@ def check_name(agent: str, plugin: str | None) -> None:
     """Raises `ValueError`, which lists the known agents, if there is no `plugin` and no agent of that name."""
     if agent not in names() and plugin is None and agent not in entry_points():
         if part := absent_part("agents", agent):
-            raise ValueError(
-                f"the agent {agent} belongs to the part {part}, which is not in this installation"
-            )
+            raise ValueError(f"the agent {agent} belongs to {absent_part_text(part)}")
         known = (*names(), *sorted(entry_points()))
         close = difflib.get_close_matches(agent, known, n=1)
         meant = f" Did you mean {close[0]}?" if close else ""

@@ -22,7 +22,7 @@ from codex_proxy.app.keyring import others_access, read_keys
 from codex_proxy.commands.store import existing_store
 from codex_proxy.core.keys import DEFAULT_NAME, Key, KeysError, digest_of, parse_keys, table_of
 from codex_proxy.files.private import make_folder, replace_file
-from codex_proxy.parts import absent_parts, shared_store
+from codex_proxy.parts import absent_part_text, absent_parts, shared_store
 from codex_proxy.settings.fields import Settings
 from codex_proxy.store.team import Team
 
@@ -94,7 +94,7 @@ async def _team_of(settings: Settings) -> AsyncIterator[Team]:
     if not settings.in_database:
         form = shared_store()
         missing = [name for name, known in absent_parts().items() if known.stores]
-        needs = f"PROXY_STORE={form}" if form else f"the part {missing[0]}, which is not in this installation"
+        needs = f"PROXY_STORE={form}" if form else absent_part_text(missing[0])
         raise KeysError(f"--store needs {needs}; without it, keys are in the keys file")
     async with existing_store(settings) as store:
         assert store.team is not None, "a database has keys"

@@ -15,7 +15,7 @@ from aiohttp import web
 from codex_proxy.core.faults import UNFORESEEN, Failure, FaultKind, lack_of
 from codex_proxy.core.json_values import encode_json
 from codex_proxy.core.own_errors import trace_of
-from codex_proxy.parts import absent_part
+from codex_proxy.parts import absent_part, absent_part_text
 from codex_proxy.surfaces.errors import Surface, error_body, forbids_retry, retry_after, status_of
 
 Schema: TypeAlias = dict[str, Any]
@@ -176,7 +176,7 @@ def served_endpoints(app: web.Application) -> tuple[Endpoint, ...]:
 def of_absent_part(path: str) -> str:
     """Returns why a path (without `/v1`) is not served, if an absent part has it; else an empty text."""
     part = absent_part("paths", path)
-    return f"{path} is served by the part {part}, which is not in this installation." if part else ""
+    return f"{path} is served by {absent_part_text(part)}." if part else ""
 
 
 log = structlog.get_logger("codex_proxy.http")

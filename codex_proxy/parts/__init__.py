@@ -195,6 +195,11 @@ def absent_part(kind: str, name: str) -> str:
     return next((part for part, known in absent_parts().items() if name in getattr(known, kind)), "")
 
 
+def absent_part_text(part: str) -> str:
+    """Returns what an error calls an absent part."""
+    return f"the part {part}, which is not in this installation"
+
+
 def shared_store() -> str:
     """Returns the form of the address of a store that several servers may use; empty without the part that has one."""
     return next((f"{scheme}://user:password@host/database" for part in parts() for scheme in part.stores), "")

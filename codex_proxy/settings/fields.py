@@ -13,7 +13,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 from codex_proxy.admission.routes import Route
 from codex_proxy.agents.names import DEFAULT_AGENT, check_name, names
 from codex_proxy.core.turn import Sandbox
-from codex_proxy.parts import absent_part, agent_tables, declared, parts, shared_store
+from codex_proxy.parts import absent_part, absent_part_text, agent_tables, declared, parts, shared_store
 from codex_proxy.settings.old_names import OLD_NAMES
 from codex_proxy.settings.sources import SourcedSettings, default_config_file, from_variables
 from codex_proxy.settings.tables import AgentTable, TableName, WebhookTable, join_list
@@ -34,8 +34,7 @@ def store_scheme_fault(scheme: str) -> str:
     if any(scheme in part.stores for part in parts()):
         return ""
     part = absent_part("stores", scheme)
-    of_part = f"an address of the part {part}, which is not in this installation"
-    return of_part if part else "not the address of a store"
+    return f"an address of {absent_part_text(part)}" if part else "not the address of a store"
 
 
 def default_state_dir() -> Path:
@@ -307,7 +306,7 @@ class CoreSettings(SourcedSettings):
     @classmethod
     def _fake_dialect_is_there(cls, name: Any) -> Any:
         if part := absent_part("fake_dialects", name):
-            raise ValueError(f"{name} is a protocol of the part {part}, which is not in this installation")
+            raise ValueError(f"{name} is a protocol of {absent_part_text(part)}")
         return name
 
     @field_validator("codex_home", "workdir", "state_dir")

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args, get_origin
 import click
 
 from codex_proxy.agents.names import names
-from codex_proxy.parts import Flag, absent_parts, parts
+from codex_proxy.parts import Flag, absent_part_text, absent_parts, parts
 from codex_proxy.settings.fields import Settings
 
 PART_FLAGS: Final = tuple(flag for part in parts() for flag in part.flags)
@@ -101,7 +101,7 @@ def _flag_of_absent_part(name: str, part: str) -> Option:
 
     def refuse(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
         if value is not None:
-            raise click.UsageError(f"{flag} belongs to the part {part}, which is not in this installation.")
+            raise click.UsageError(f"{flag} belongs to {absent_part_text(part)}.")
 
     return click.option(flag, is_flag=False, flag_value="", hidden=True, expose_value=False, callback=refuse)
 

@@ -14,7 +14,7 @@ from typing import Any, Final, get_args
 from pydantic import AliasChoices, BaseModel, ValidationError
 
 from codex_proxy.core.faults import UserError
-from codex_proxy.parts import absent_part, parts
+from codex_proxy.parts import absent_part, absent_part_text, parts
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.flags import KEYS_OF_TABLES, settings_in, spelled
 from codex_proxy.settings.old_names import OLD_NAMES, old_names_in
@@ -44,7 +44,7 @@ def load(flags: dict[str, Any], config_file: Path | None) -> Settings:
     return settings
 
 
-_OF_ABSENT_PART: Final = "is a setting of the part {part}, which is not in this installation: remove it"
+_OF_ABSENT_PART: Final = "is a setting of {}: remove it"
 
 
 def _check_variables(environ: Mapping[str, str]) -> None:
@@ -54,7 +54,7 @@ def _check_variables(environ: Mapping[str, str]) -> None:
         setting = name.removeprefix("PROXY_").lower() if name.startswith("PROXY_") else name
         tables = (setting, setting.partition("_")[0])  # PROXY_ACP_COMMAND: a key of the table [acp]
         if value and (part := next(filter(None, (absent_part("settings", each) for each in tables)), "")):
-            raise UserError(f"{variable} {_OF_ABSENT_PART.format(part=part)}")
+            raise UserError(f"{variable} {_OF_ABSENT_PART.format(absent_part_text(part))}")
 
 
 def _names_in_file() -> set[str]:
@@ -165,7 +165,7 @@ def _check_names(file: Path, known: Collection[str]) -> tuple[str, ...]:
         raise UserError(f"{file} is not valid TOML: {fault}") from fault
     for name in names:
         if name not in known and (part := absent_part("settings", name)):
-            raise UserError(f"{file}: {name} {_OF_ABSENT_PART.format(part=part)}")
+            raise UserError(f"{file}: {name} {_OF_ABSENT_PART.format(absent_part_text(part))}")
         if name not in known:
             advice = _advice_for(
                 name.lower().removeprefix("proxy_"), [each for each in known if each.islower()]

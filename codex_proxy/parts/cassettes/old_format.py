@@ -22,7 +22,7 @@ from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, RawHistoryItem
 from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.core.turn import Turn
-from codex_proxy.parts import parts
+from codex_proxy.parts import absent_part_text, parts
 from codex_proxy.parts.cassettes.content import Content, key_of
 from codex_proxy.parts.cassettes.file_lines import (
     Line,
@@ -203,9 +203,7 @@ def _code_of(reference: str) -> Any:
         part = reference.removeprefix("codex_proxy.parts.").partition(".")[0]
         if part in {each.name for each in parts()}:
             raise
-        raise ValueError(
-            f"its agent is of the part {part}, which is not in this installation. Record the turn anew"
-        ) from error
+        raise ValueError(f"its agent is of {absent_part_text(part)}. Record the turn anew") from error
 
 
 def _acp(name: str) -> Any:
