@@ -8,13 +8,14 @@ import pytest
 import structlog
 
 from codex_proxy.agents.codex_app_server.agent import ThreadTransport
+from codex_proxy.agents.process_pool import pool
 from codex_proxy.agents.process_pool.plan import (
     FIRST_PAUSE_SECONDS,
     LOOP_FAILURES,
     MAX_PAUSE_SECONDS,
     STABLE_SECONDS,
 )
-from codex_proxy.agents.process_pool.pool import MEMORY_SECONDS
+from codex_proxy.agents.process_pool.pool import MAINTENANCE_SECONDS, MEMORY_SECONDS
 from codex_proxy.core.faults import Fault, FaultKind
 from tests.agents.test_process_pool import NO_START, FakeProcess, PoolHarness, fake_process_of
 from tests.runs.virtual import settle, virtual
@@ -316,3 +317,28 @@ async def test_one_clients_turns_that_end_processes_stop_nobody_else_for_longer_
     other, pauses = await lane_after_pauses(harness)
     assert max(told + pauses) <= FIRST_PAUSE_SECONDS
     await harness.release(other, finished=True)
+
+
+@virtual
+async def test_an_exception_in_one_look_at_the_processes_leaves_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness = await warm()
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda *_: None)
+    looks: list[float] = []
+
+    def fail(*_: object) -> None:
+        looks.append(loop.time())
+        raise RuntimeError
+
+    with monkeypatch.context() as broken:
+        broken.setattr(pool, "maintain", fail)
+        await asyncio.sleep(2.5 * MAINTENANCE_SECONDS)
+    assert len(looks) == 2
+    (process,) = harness.pool.processes
+    assert isinstance(process, FakeProcess)
+    process.on_change = None  # nobody tells of its end
+    process.die()
+    await asyncio.sleep(2 * MAINTENANCE_SECONDS)
+    assert [each.alive for each in harness.pool.processes] == [True]

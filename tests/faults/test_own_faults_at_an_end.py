@@ -10,7 +10,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType
 from typing import Any, Final, Literal, TypeAlias
@@ -71,6 +71,8 @@ class There:
     proxy: Proxy
     pids: Path
     release: Path
+    _ended: set[int] = field(default_factory=set)
+    """The lines of `pids` whose processes have been seen to end: another program may get such a number later."""
 
     async def turn(self, way: Way, end: End, found: Callable[[CodeType], None]) -> tuple[int, str]:
         """Status and text of an answer (status 0: its client has left) whose turn ends so behind its first word.
@@ -134,7 +136,10 @@ class There:
         return 200
 
     def _alive(self) -> list[int]:
-        return [pid for pid in map(int, self.pids.read_text().split()) if not have_ended([pid])]
+        pids = dict(enumerate(map(int, self.pids.read_text().split())))
+        left = {line: pid for line, pid in pids.items() if line not in self._ended and not have_ended([pid])}
+        self._ended |= pids.keys() - left.keys()
+        return list(left.values())
 
     def _keeps_what_waits(self) -> bool:
         """Whether the agent's only processes are those that wait for turns."""

@@ -185,6 +185,7 @@ class ProcessPool(Generic[K, P]):
     def _maintain(self, group: ProcessGroup[K, P]) -> None:
         if self.closed:
             return
+        self.schedule_tick(MAINTENANCE_SECONDS)  # first: whatever breaks here, the next look finds it
         now, limits = self.now(), group.limits
         if group.serves_once:
             if not (group.keeps_spare and keeps_spare(group.uses, now, limits)):
@@ -203,7 +204,6 @@ class ProcessPool(Generic[K, P]):
                 self._spawn(self._end(group, leaving))
         if maintenance.start:
             self._start_another(group, now)
-        self.schedule_tick(MAINTENANCE_SECONDS)
 
     def _on_turn_change(self, group: ProcessGroup[K, P]) -> None:
         self._last_turn_end = self.now()
@@ -342,6 +342,8 @@ class ProcessPool(Generic[K, P]):
 
     def _tick(self) -> None:
         self._timer = None
+        if self._groups:
+            self.schedule_tick(MAINTENANCE_SECONDS)
         self._measure_memory()
         for key, group in list(self._groups.items()):
             group.drain_unfit()
