@@ -8,12 +8,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from codex_proxy.agents.codex_app_server.calls import agent_name
+from codex_proxy.agents.codex_app_server.calls import agent_name, javascript_name, name_for_agent
 from codex_proxy.agents.codex_app_server.thread_turns import history_items, split_input, with_raw_items
 from codex_proxy.agents.dialect import ToolReply
 from codex_proxy.core import events as ev
 from codex_proxy.core.events import Event
-from codex_proxy.core.items import HistoryCall, HistoryMessage, ImagePart, RawHistoryItem, TextPart, Tool
+from codex_proxy.core.items import (
+    HistoryCall,
+    HistoryItem,
+    HistoryMessage,
+    ImagePart,
+    RawHistoryItem,
+    TextPart,
+    Tool,
+)
 from codex_proxy.core.turn import Mode, Turn
 from codex_proxy.tools.policy import with_tool_choice
 from tests.agents.app_server_dialogue import (
@@ -238,11 +246,36 @@ def test_a_tools_name_is_the_same_to_the_agent_in_the_offer_the_history_and_the_
     assert ask.name == name
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        *(("get-weather", "get_weather"), ("get_weather", "get-weather")),
+        *(("a-b_c", "a_b-c"), ("1x", "2x"), ("1x", "-x", "_x"), ("client-x", "client_x")),
+    ],
+    ids=",".join,
+)
+def test_tools_whose_names_are_one_in_javascript_are_called_by_different_names(
+    names: tuple[str, ...],
+) -> None:
+    history = (*HISTORY, *(HistoryCall("call_0", name, "{}") for name in names), output(0))
+    dialogue = Dialogue(tools=tuple(map(Tool, names)), mode="agent", history=history)
+    offered = [tool["name"] for tool in dialogue.sent[0]["params"]["dynamicTools"]]
+    assert len(set(map(javascript_name, offered))) == len(names)
+    dialogue.start()
+    items = dialogue.sent[1]["params"]["items"]
+    assert [item["name"] for item in items if item["type"] == "function_call"] == offered
+    for number, name in enumerate(offered):
+        dialogue.calls(number, name=name)
+    called = [event.name for event in dialogue.completes() if isinstance(event, ev.ToolCallRequested)]
+    assert called == list(names)
+
+
 @pytest.mark.parametrize("mode", ["model", "agent"])
 def test_a_long_history_has_the_names_that_a_short_one_has(mode: Mode) -> None:
     """Its items are written beside the event loop."""
-    asked = (HistoryCall("call_0", "apply_patch", "{}"), output(0))
-    turn = Turn(model="m", history=asked, mode=mode)
+    names = ("apply_patch", "get-weather", "get_weather")
+    asked: tuple[HistoryItem, ...] = (*(HistoryCall("call_0", name, "{}") for name in names), output(0))
+    turn = Turn(model="m", history=asked, mode=mode, tools=tuple(map(Tool, names)))
     long = with_raw_items(turn)
     assert isinstance(long.history[0], RawHistoryItem)
     items = [msgspec.json.encode(split_input(each, each.history)[0]) for each in (long, turn)]
@@ -254,7 +287,8 @@ def test_a_message_about_the_required_tools_has_the_agents_names(mode: Mode) -> 
     tools = (Tool("apply_patch"), Tool("exec_command"), Tool("client_apply_patch"))
     asked = Turn(model="m", history=HISTORY, mode=mode, tools=tools, tool_choice="required")
     given = with_tool_choice(asked)
-    told = json.dumps(history_items(given.history, plain=mode == "model")[-1])
+    name_of = name_for_agent(tools, plain=mode == "model")
+    told = json.dumps(history_items(given.history, name_of=name_of)[-1])
     names = ", ".join(f"`{agent_name(tool.name, plain=mode == 'model')}`" for tool in tools)
     assert f"Call one of these tools now: {names}." in told
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from codex_proxy.agents.codex_app_server.calls import dynamic_tool
+from codex_proxy.agents.codex_app_server.calls import dynamic_tools
 from codex_proxy.agents.codex_app_server.thread_turns import (
     MAX_TURN_INPUT,
     history_items,
@@ -258,7 +258,7 @@ def test_a_thread_of_the_agents_own_model_names_none() -> None:
 
 def test_a_function_keeps_its_schema_as_the_client_wrote_it() -> None:
     schema = b'{"type": "object",\n  "properties": {"x": {"type": "number"}}}'
-    sent = dynamic_tool(Tool("f", "does f", msgspec.Raw(schema), strict=True))
+    [sent] = dynamic_tools([Tool("f", "does f", msgspec.Raw(schema), strict=True)])
     assert sent == {
         "type": "function",
         "name": "f",
@@ -268,22 +268,22 @@ def test_a_function_keeps_its_schema_as_the_client_wrote_it() -> None:
 
 
 def test_a_function_without_a_schema_takes_any_object() -> None:
-    assert dynamic_tool(Tool("f"))["inputSchema"] == {"type": "object", "properties": {}}
+    assert dynamic_tools([Tool("f")])[0]["inputSchema"] == {"type": "object", "properties": {}}
 
 
 def test_a_name_that_the_agent_does_not_take_is_changed_in_the_offer_and_in_the_history_alike() -> None:
-    offered = dynamic_tool(Tool("mcp__files"))["name"]
+    offered = dynamic_tools([Tool("mcp__files")])[0]["name"]
     assert offered != "mcp__files"
     assert native(HistoryCall("call_1", "mcp__files", "{}"))[0]["name"] == offered
 
 
 def test_a_custom_tool_is_a_function_of_one_string() -> None:
-    assert dynamic_tool(Tool("patch", kind="custom"))["inputSchema"]["required"] == ["input"]
+    assert dynamic_tools([Tool("patch", kind="custom")])[0]["inputSchema"]["required"] == ["input"]
 
 
 def test_json_that_the_client_laid_out_on_lines_stays_one_line() -> None:
     schema = msgspec.Raw(b'{\n\t"title": "a\\nb",\r\n "type": "object"\n}')
-    line = request("1.1", "thread/start", {"dynamicTools": [dynamic_tool(Tool("f", parameters=schema))]})
+    line = request("1.1", "thread/start", {"dynamicTools": dynamic_tools([Tool("f", parameters=schema)])})
     assert line.count(b"\n") == 1
     sent = json.loads(line)["params"]["dynamicTools"][0]["inputSchema"]
     assert sent == {"title": "a\nb", "type": "object", "properties": {}}

@@ -17,6 +17,8 @@ from codex_proxy.agents.codex_app_server.calls import (
     PREFIX,
     RESERVED_PREFIX,
     agent_name,
+    agent_names,
+    javascript_name,
 )
 from codex_proxy.core.items import HistoryMessage, TextPart, Tool
 from codex_proxy.core.turn import Turn
@@ -25,16 +27,16 @@ from codex_proxy.parts.claude_code.history import conversation
 from codex_proxy.tools.policy import with_tool_choice
 
 VALID_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}\Z")
-NAMES = st.text(max_size=140) | st.text("ab_.0", max_size=8) | st.text("ab", min_size=60, max_size=140)
+NAMES = st.text(max_size=140) | st.text("ab_-.01", max_size=8) | st.text("ab", min_size=60, max_size=140)
 STARTS = st.sampled_from(["", PREFIX, RESERVED_PREFIX, PREFIX + PREFIX, PREFIX + RESERVED_PREFIX])
-TAKEN = sorted(IGNORED_NAMES | OWN_TOOLS | {"apply-patch", "clock__sleep"})
+TAKEN = sorted(IGNORED_NAMES | OWN_TOOLS | {"apply-patch", "clock__sleep", "exec-command", "clock-_sleep"})
 NASTY = st.builds(str.__add__, STARTS, NAMES | st.sampled_from(TAKEN))
 PLAIN = st.booleans()
 """Whether Codex has no tools of its own."""
 
 
 def digest(name: str) -> str:
-    return hashlib.sha256(name.encode()).hexdigest()[:16]
+    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 @given(NASTY, PLAIN)
@@ -45,14 +47,47 @@ def test_every_name_is_one_that_the_agent_accepts(name: str, plain: bool) -> Non
     given_name = agent_name(name, plain=plain)
     assert VALID_NAME.match(given_name)
     assert given_name not in IGNORED_NAMES
-    assert plain or given_name not in OWN_TOOLS
-    assert not given_name.startswith(RESERVED_PREFIX)
+    called = given_name if plain else javascript_name(given_name)
+    assert called not in IGNORED_NAMES
+    assert plain or called not in OWN_TOOLS
+    assert not called.startswith(RESERVED_PREFIX)
     assert given_name == name or len(given_name) <= MAX_CHARS
 
 
 @given(st.sets(NASTY, max_size=20), PLAIN)
 def test_no_two_names_become_the_same(names: set[str], plain: bool) -> None:
     assert len({agent_name(name, plain=plain) for name in names}) == len(names)
+
+
+def forged(name: str) -> st.SearchStrategy[str]:
+    """Names that may meet what the agent is given for this one."""
+    given_names = {name, agent_name(name, plain=False), f"{PREFIX}{name}_{digest(name)}"}
+    looks_alike = st.sampled_from(sorted(given_names | {each.removeprefix(PREFIX) for each in given_names}))
+    return (
+        looks_alike.map(javascript_name) | looks_alike.map(lambda each: each.replace("_", "-")) | looks_alike
+    )
+
+
+@given(NASTY.flatmap(lambda name: st.sets(forged(name) | st.just(name), max_size=8)), st.sets(NASTY))
+@example({"get-weather", "get_weather"}, set())
+@example({"client-x", "client_x"}, set())
+@example({"1x", "2x", "_x"}, set())
+@example({"mcp--x", "mcp-_x"}, set())
+def test_no_two_names_become_the_same_in_javascript(like: set[str], others: set[str]) -> None:
+    names = agent_names(Tool(name) for name in like | others)
+    assert names == {name: agent_name(name) for name in like | others}
+    names = agent_names((Tool(name) for name in like | others), plain=False)
+    assert names.keys() == like | others
+    assert all(VALID_NAME.match(given_name) for given_name in names.values())
+    called = set(map(javascript_name, names.values()))
+    assert len(called) == len(names)
+    assert not called & (OWN_TOOLS | IGNORED_NAMES)
+
+
+@pytest.mark.parametrize("name", ["get-weather", "1x", "-x", "resolve-library-id"])
+def test_a_name_that_javascript_cannot_have_stays_if_it_meets_no_other(name: str) -> None:
+    tools = [Tool(name), Tool("get_time")]
+    assert agent_names(tools, plain=False) == {name: name, "get_time": "get_time"}
 
 
 @given(NASTY, PLAIN)
@@ -86,7 +121,11 @@ def test_a_tool_whose_name_is_valid_keeps_it(name: str, plain: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [*sorted(OWN_TOOLS), "apply-patch", "clock__sleep", "collaboration__x", "multi_agent_v1__x"]
+    "name",
+    [
+        *(*sorted(OWN_TOOLS), "apply-patch", "exec-command", "shell-command", "mcp--files--read", "client-x"),
+        *("clock__sleep", "clock--sleep", "collaboration__x", "multi_agent_v1__x"),
+    ],
 )
 def test_a_tool_named_as_one_of_the_agents_own_has_another_name_beside_it_alone(name: str) -> None:
     assert agent_name(name) == name

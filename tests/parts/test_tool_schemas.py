@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from jsonschema_rs import Draft202012Validator, ValidationError, meta
 
-from codex_proxy.agents.codex_app_server.calls import dynamic_tool
+from codex_proxy.agents.codex_app_server.calls import dynamic_tools
 from codex_proxy.agents.shared.tool_schemas import object_parameters, plain_parameters
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.items import Tool
@@ -72,7 +72,7 @@ AGENTS: Final[dict[str, Callable[[Tool], Any]]] = {
     "claude-code": lambda tool: claude_calls.tool_entry(tool)["inputSchema"],
     "ACP": lambda tool: reported_calls.tool_entry(tool)["inputSchema"],
     "claude-acp": lambda tool: reported_calls.tool_entry(tool, for_claude=True)["inputSchema"],
-    "codex-app-server": lambda tool: dynamic_tool(tool)["inputSchema"],
+    "codex-app-server": lambda tool: dynamic_tools([tool])[0]["inputSchema"],
     "openai-chat": chat_parameters,
     "openai-chat, unchanged": forwarded_parameters,
     "openai-responses": responses_parameters,

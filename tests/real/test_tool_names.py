@@ -13,7 +13,8 @@ import pytest
 from anthropic import AsyncAnthropic
 
 from codex_proxy.agents.codex.plain_home import published_models
-from codex_proxy.agents.codex_app_server.calls import agent_name
+from codex_proxy.agents.codex_app_server.calls import agent_name, agent_names, javascript_name
+from codex_proxy.core.items import Tool
 from tests.missing import require
 from tests.ollama_client import client_of
 from tests.real.codex_home import MODEL, bundled_catalog
@@ -85,6 +86,7 @@ OF_SCRIPTS = [
     "clock__curr_time",
     "exec",
     "exec_command",
+    "exec-command",
     "read_mcp_resource",
     "wait",
 ]
@@ -96,9 +98,9 @@ def name_beside_own(name: str) -> str:
     return agent_name(name, plain=False)
 
 
-def call_of_script(name: str) -> PutOut:
-    """A call from the JavaScript of a newer model."""
-    script = f"text(await tools.{name.replace('-', '_')}({ARGUMENTS}));"
+def call_of_script(*names: str) -> PutOut:
+    """Calls from the JavaScript of a newer model, one after the other."""
+    script = "".join(f"text(await tools.{javascript_name(name)}({ARGUMENTS}));" for name in names)
     return {"call": "exec", "text": script, "kind": "custom"}
 
 
@@ -177,7 +179,8 @@ async def assert_own_tools_are_known(proxy: Proxy, model_server: ModelServer, mo
     await proxy.client.chat.completions.create(model=model, messages=messages, extra_headers=AGENT)
     own = own_tools(model_server.calls[-1])
     assert "exec_command" in own
-    assert [name for name in sorted(own) if name_beside_own(name) == name] == []
+    in_javascript = {name.replace("_", "-") for name in own}
+    assert [name for name in sorted(own | in_javascript) if name_beside_own(name) == name] == []
 
 
 async def test_a_required_tool_is_named_as_the_model_knows_it(
@@ -220,20 +223,24 @@ Step = Callable[[Any], Any]
 """Sends what the client says next (None: the tool's output); returns the name it is to call, or the answer's text."""
 
 
+def tools_named(names: tuple[str, ...]) -> list[Any]:
+    return [function(name, x={"type": "string"}) for name in names]
+
+
 @asynccontextmanager
-async def chat_steps(proxy: Proxy, name: str) -> AsyncIterator[Step]:
-    tools: Any = [function(name, x={"type": "string"})]
+async def chat_steps(proxy: Proxy, *names: str, model: str = DEFERRED) -> AsyncIterator[Step]:
+    tools: Any = tools_named(names)
     messages: list[Any] = []
 
     async def step(text: str | None) -> str | None:
         if text is None:
-            messages.append(
-                {"role": "tool", "tool_call_id": messages[-1]["tool_calls"][0]["id"], "content": "made"}
-            )
+            [call] = messages[-1]["tool_calls"]
+            made = f"made by {call['function']['name']}"
+            messages.append({"role": "tool", "tool_call_id": call["id"], "content": made})
         else:
             messages.append({"role": "user", "content": text})
         answer = await proxy.client.chat.completions.create(
-            model=DEFERRED, messages=messages, tools=tools, extra_headers=AGENT
+            model=model, messages=messages, tools=tools, extra_headers=AGENT
         )
         messages.append(answer.choices[0].message.model_dump(exclude_none=True))
         called = functions_called(answer)
@@ -243,17 +250,18 @@ async def chat_steps(proxy: Proxy, name: str) -> AsyncIterator[Step]:
 
 
 @asynccontextmanager
-async def responses_steps(proxy: Proxy, name: str) -> AsyncIterator[Step]:
-    tools: Any = [{**function(name, x={"type": "string"})["function"], "type": "function"}]
+async def responses_steps(proxy: Proxy, *names: str, model: str = DEFERRED) -> AsyncIterator[Step]:
+    tools: Any = [{**tool["function"], "type": "function"} for tool in tools_named(names)]
     said: list[Any] = []
 
     async def step(text: str | None) -> str:
         if text is None:
-            said.append({"type": "function_call_output", "call_id": said[-1]["call_id"], "output": "made"})
+            made = {"call_id": said[-1]["call_id"], "output": f"made by {said[-1]['name']}"}
+            said.append({"type": "function_call_output", **made})
         else:
             said.append({"role": "user", "content": text})
         answer = await proxy.client.responses.create(
-            model=DEFERRED, input=said, tools=tools, extra_headers=AGENT, store=False
+            model=model, input=said, tools=tools, extra_headers=AGENT, store=False
         )
         said.extend(item.model_dump(exclude_none=True) for item in answer.output)
         called = [item.name for item in answer.output if item.type == "function_call"]
@@ -263,20 +271,24 @@ async def responses_steps(proxy: Proxy, name: str) -> AsyncIterator[Step]:
 
 
 @asynccontextmanager
-async def messages_steps(proxy: Proxy, name: str) -> AsyncIterator[Step]:
-    schema = function(name, x={"type": "string"})["function"]["parameters"]
+async def messages_steps(proxy: Proxy, *names: str, model: str = DEFERRED) -> AsyncIterator[Step]:
+    tools: Any = [
+        {"name": tool["function"]["name"], "input_schema": tool["function"]["parameters"]}
+        for tool in tools_named(names)
+    ]
     messages: list[Any] = []
     async with AsyncAnthropic(base_url=proxy.url, api_key="none", max_retries=0) as client:
 
         async def step(text: str | None) -> str:
             last = messages[-1]["content"][-1] if messages else {}
-            result = [{"type": "tool_result", "tool_use_id": last.get("id"), "content": "made"}]
+            made = f"made by {last.get('name')}"
+            result = [{"type": "tool_result", "tool_use_id": last.get("id"), "content": made}]
             messages.append({"role": "user", "content": result if text is None else text})
             answer = await client.messages.create(
-                model=DEFERRED,
+                model=model,
                 max_tokens=1000,
                 messages=messages,
-                tools=[{"name": name, "input_schema": schema}],
+                tools=tools,
                 extra_headers=AGENT,
             )
             messages.append(answer.model_dump(include={"role", "content"}, exclude_none=True))
@@ -287,14 +299,18 @@ async def messages_steps(proxy: Proxy, name: str) -> AsyncIterator[Step]:
 
 
 @asynccontextmanager
-async def ollama_steps(proxy: Proxy, name: str) -> AsyncIterator[Step]:
+async def ollama_steps(proxy: Proxy, *names: str, model: str = DEFERRED) -> AsyncIterator[Step]:
     messages: list[Any] = []
     async with client_of(proxy.url, **AGENT) as client:
 
         async def step(text: str | None) -> str | None:
-            output = {"role": "tool", "tool_name": name, "content": "made"}
-            messages.append(output if text is None else {"role": "user", "content": text})
-            answer = await client.chat(DEFERRED, messages, tools=[function(name, x={"type": "string"})])
+            if text is None:
+                [call] = messages[-1].tool_calls
+                name = call.function.name
+                messages.append({"role": "tool", "tool_name": name, "content": f"made by {name}"})
+            else:
+                messages.append({"role": "user", "content": text})
+            answer = await client.chat(model, messages, tools=tools_named(names))
             messages.append(answer.message)
             called = answer.message.tool_calls
             return called[0].function.name if called else answer.message.content
@@ -319,7 +335,27 @@ async def test_on_each_api_a_client_meets_its_own_names_alone(
         assert await step(None) == "apply_patch"
         assert await step(None) == "Done."
     for number, request in enumerate(model_server.calls):
-        assert [output for _, output in outputs_of(request)] == ["made"] * number
+        assert [output for _, output in outputs_of(request)] == ["made by apply_patch"] * number
+
+
+MEETING = [("get-weather", "get_weather"), ("a-b_c", "a_b-c"), ("client-x", "client_x"), ("1x", "-x")]
+
+
+@pytest.mark.parametrize(
+    "names", [MEETING[0], *(pytest.param(each, marks=pytest.mark.exhaustive) for each in MEETING[1:])]
+)
+@pytest.mark.parametrize("api", APIS)
+async def test_on_each_api_a_script_calls_both_of_two_tools_that_javascript_would_call_alike(
+    proxies: Proxies, model_server: ModelServer, api: str, names: tuple[str, str]
+) -> None:
+    offered = agent_names(map(Tool, names), plain=False)
+    async with APIS[api](await proxies.of(), *names, model=LITE) as step:
+        called = [call_of_script(*(offered[name] for name in names))]
+        assert await step(plan(called, [say("Done.")])) == names[0]
+        assert await step(None) == names[1]
+        assert await step(None) == "Done."
+    told = [part["text"] for part in input_of(model_server.calls[-1])[-1]["output"]]
+    assert told[-2:] == [f"made by {name}" for name in names]
 
 
 async def test_as_many_tools_as_a_request_may_have_are_offered_as_they_are(

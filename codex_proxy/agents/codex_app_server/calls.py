@@ -1,12 +1,14 @@
 """Converts the client's tools to Codex's form, and finds their calls in the raw items of a model call. Codex accepts
 names of `[A-Za-z0-9_-]{1,128}`, reserves `mcp__`, leaves out `IGNORED_NAMES` (in agent turns also `OWN_TOOLS`), and has
-no custom tools. Raw items are kept until the model call ends, because a retry repeats them.
+no custom tools. In agent turns newer models call tools from JavaScript, by `javascript_name`: two names may become one
+there. Raw items are kept until the model call ends, because a retry repeats them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -51,16 +53,19 @@ DIGEST_DIGITS = 16
 
 MAX_KEPT_CHARS = MAX_CHARS - len(PREFIX) - 1 - DIGEST_DIGITS
 
-_ENDS_LIKE_A_DIGEST = re.compile(rf"_[0-9a-f]{{{DIGEST_DIGITS}}}\Z")
+_ENDS_LIKE_A_DIGEST = re.compile(rf"[_-][0-9a-f]{{{DIGEST_DIGITS}}}\Z")
+
+
+def javascript_name(name: str) -> str:
+    """Returns the name of a tool in the model's JavaScript: Codex replaces what an identifier may not have."""
+    return re.sub(r"^[0-9]|[^A-Za-z0-9_$]", "_", name)
 
 
 def agent_name(name: str, *, plain: bool = True) -> str:
     """Returns the same name, or with `client_` if Codex reserves or ignores it, or has such a tool itself (never if
     `plain`: it has no tools), and with a digest if it is not allowed or ends like one.
     """
-    reserved = name in IGNORED_NAMES or name.startswith((RESERVED_PREFIX, PREFIX))
-    reserved = reserved or (not plain and _is_own(name))
-    if not reserved and VALID_NAME.fullmatch(name):
+    if not _is_reserved(name, plain=plain) and VALID_NAME.fullmatch(name):
         return name
     if (
         VALID_NAME.fullmatch(name)
@@ -68,23 +73,54 @@ def agent_name(name: str, *, plain: bool = True) -> str:
         and not _ENDS_LIKE_A_DIGEST.search(name)
     ):
         return PREFIX + name
+    return _name_with_digest(name)
+
+
+def _is_reserved(name: str, *, plain: bool) -> bool:
+    if not plain:
+        name = javascript_name(name)
+        if name in OWN_TOOLS or name.startswith(OWN_NAMESPACES):
+            return True
+    return name in IGNORED_NAMES or name.startswith((RESERVED_PREFIX, PREFIX))
+
+
+def _name_with_digest(name: str) -> str:
     return generated_name(name, PREFIX, kept=MAX_KEPT_CHARS, digits=DIGEST_DIGITS)
 
 
-def _is_own(name: str) -> bool:
-    as_identifier = name.replace("-", "_")  # as JavaScript calls it
-    return as_identifier in OWN_TOOLS or as_identifier.startswith(OWN_NAMESPACES)
+def agent_names(tools: Iterable[Tool], *, plain: bool = True) -> dict[str, str]:
+    """Returns the `agent_name` of each tool of a turn, by its own name. Of those that would have one `javascript_name`
+    in an agent turn, all but the one that is written so have a digest.
+    """
+    names = {tool.name: agent_name(tool.name, plain=plain) for tool in tools}
+    if plain:
+        return names
+    in_javascript = {name: javascript_name(given) for name, given in names.items()}
+    count = Counter(in_javascript.values())
+    for name, called in in_javascript.items():
+        if count[called] > 1 and called != names[name]:
+            names[name] = _name_with_digest(name)
+    return names
 
 
-def dynamic_tool(tool: Tool, *, plain: bool = True) -> dict[str, Any]:
-    """Returns the tool for `thread/start`. `plain`: whether Codex has no tools of its own."""
-    name = agent_name(tool.name, plain=plain)
-    return {
-        "type": "function",
-        "name": name,
-        "description": tool.description,
-        "inputSchema": object_parameters(tool),
-    }
+def name_for_agent(tools: Iterable[Tool], *, plain: bool) -> Callable[[str], str]:
+    """Returns a function from the name of any tool, also of one that the turn no longer has, to Codex's."""
+    names = agent_names(tools, plain=plain)
+    return lambda name: names.get(name) or agent_name(name, plain=plain)
+
+
+def dynamic_tools(tools: Sequence[Tool], *, plain: bool = True) -> list[dict[str, Any]]:
+    """Returns the tools for `thread/start`. `plain`: whether Codex has no tools of its own."""
+    names = agent_names(tools, plain=plain)
+    return [
+        {
+            "type": "function",
+            "name": names[tool.name],
+            "description": tool.description,
+            "inputSchema": object_parameters(tool),
+        }
+        for tool in tools
+    ]
 
 
 KEPT_TYPES = frozenset(
@@ -116,7 +152,8 @@ class ModelItems:
 
     def __init__(self, tools: Sequence[Tool] = (), *, plain: bool = True) -> None:
         """`plain`: whether Codex has no tools of its own."""
-        self._tools = {agent_name(tool.name, plain=plain): tool for tool in tools}
+        names = agent_names(tools, plain=plain)
+        self._tools = {names[tool.name]: tool for tool in tools}
         self._plain = plain
         self._events: list[Event] = []
         self._held = HeldSize("items of the model")

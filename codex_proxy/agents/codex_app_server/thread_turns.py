@@ -8,14 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
-from functools import partial
 from typing import Any
 
 import msgspec
 
-from codex_proxy.agents.codex_app_server.calls import agent_name, dynamic_tool
+from codex_proxy.agents.codex_app_server.calls import agent_name, dynamic_tools, name_for_agent
 from codex_proxy.agents.sessions.session import MAX_LINE_BYTES, too_large
 from codex_proxy.agents.shared.conversation import ConversationStates
 from codex_proxy.agents.shared.history_items import history_item
@@ -130,18 +129,21 @@ def with_raw_items(turn: Turn) -> Turn:
     """
     *before, last = turn.history
     raw: list[HistoryItem] = []
+    name_of = name_for_agent(turn.tools, plain=turn.mode == "model")
     for index, each in enumerate(before):
-        converted = history_items([each], first=index, plain=turn.mode == "model")
+        converted = history_items([each], first=index, name_of=name_of)
         raw.append(RawHistoryItem(encode_json(converted[0])) if converted else each)
     return msgspec.structs.replace(turn, history=(*raw, last))
 
 
-def history_items(history: Sequence[HistoryItem], *, first: int = 0, plain: bool = True) -> list[Any]:
+def history_items(
+    history: Sequence[HistoryItem], *, first: int = 0, name_of: Callable[[str], str] = agent_name
+) -> list[Any]:
     """Converts a history to Responses items. An item without an id gets one that is made from content and position
-    (counted from `first`): an id that Codex makes would defeat the provider's cache. `plain`: see `agent_name`.
+    (counted from `first`): an id that Codex makes would defeat the provider's cache. `name_of` returns Codex's name of
+    a tool.
     """
     out: list[Any] = []
-    name_of = partial(agent_name, plain=plain)
     for index, each in enumerate(history, first):
         if isinstance(each, RawHistoryItem):
             out.append(msgspec.Raw(each.json))
@@ -176,14 +178,15 @@ def split_input(
     client's items.
     """
     plain = turn.mode == "model"
+    name_of = name_for_agent(turn.tools, plain=plain)
     if not plain and history:
         last = history[-1]
         if isinstance(last, HistoryMessage) and last.role == "user" and last.parts:
             texts = texts_of(last.parts)
             if sum(map(len, texts)) <= MAX_TURN_INPUT and not any(MENTION.search(text) for text in texts):
                 given = [_input(part) for part in last.parts]
-                return history_items(history[:-1], first=first, plain=plain), given
-    return history_items(history, first=first, plain=plain), []
+                return history_items(history[:-1], first=first, name_of=name_of), given
+    return history_items(history, first=first, name_of=name_of), []
 
 
 def _input(part: Part) -> dict[str, Any]:
@@ -232,7 +235,7 @@ def thread_params(turn: Turn) -> dict[str, Any]:
         del params["sandbox"]  # Codex refuses both
         params["permissions"] = turn.permissions
     if plain or turn.tools:
-        params["dynamicTools"] = [dynamic_tool(tool, plain=plain) for tool in turn.tools]
+        params["dynamicTools"] = dynamic_tools(turn.tools, plain=plain)
     config = {"model_verbosity": turn.verbosity} if turn.verbosity else {}
     if turn.web_search:
         config["web_search"] = "live"  # replaces the process's setting, which is for turns without it
