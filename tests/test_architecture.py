@@ -189,7 +189,7 @@ REMEMBER = {
             "runs.idle_sessions",
             "runs.observers",
             "store.usage",
-            "store.usage_recorder",
+            "store.usage",
         ),
         "each entry has its owner",
     ),

@@ -65,8 +65,7 @@ from codex_proxy.responses.service import ResponsesService
 from codex_proxy.settings.fields import Settings, split_list
 from codex_proxy.settings.protected_paths import protected_paths
 from codex_proxy.store.health import WriteCheck
-from codex_proxy.store.usage import RamUsage
-from codex_proxy.store.usage_recorder import UsageRecorder
+from codex_proxy.store.usage import RamUsage, UsageRecorder
 from codex_proxy.surfaces.models import ModelCatalog
 from codex_proxy.surfaces.requests.options import RequestSettings
 from codex_proxy.workers.slots import FairQueue

@@ -32,7 +32,7 @@ from codex_proxy.runs.idle_sessions import IdleLimits
 from codex_proxy.runs.observers import TurnRecords
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
 from codex_proxy.settings.fields import Settings, split_list
-from codex_proxy.store.usage_recorder import UsageRecorder
+from codex_proxy.store.usage import UsageRecorder
 from codex_proxy.workers.pdf_reader import PdfReader, can_read_pdfs
 
 

@@ -19,8 +19,8 @@ from codex_proxy.core.own_errors import repeat
 from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySettings
 from codex_proxy.parts import parts
 from codex_proxy.settings.fields import Settings, store_scheme_fault
-from codex_proxy.store.lock import StoreLock, check_lock
 from codex_proxy.store.retention import JUMP_SECONDS, AgeClock
+from codex_proxy.store.sqlite.opening import StoreLock, check_lock
 from codex_proxy.store.store import SharedStore, Store, StoreOptions
 from codex_proxy.store.values import ContextLimits, Retention, StoreInUse, StoreRefused, StoreUnavailable
 

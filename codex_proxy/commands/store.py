@@ -4,10 +4,11 @@ and return a text.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 
@@ -16,9 +17,18 @@ from codex_proxy.app.system import SystemClock
 from codex_proxy.core.faults import UserError
 from codex_proxy.files.private import replace_file
 from codex_proxy.settings.fields import Settings
-from codex_proxy.store import checking
+from codex_proxy.store.rows import TABLES, checksum, item_digest
 from codex_proxy.store.store import Store
-from codex_proxy.store.values import StoreStats, StoreUnavailable
+from codex_proxy.store.values import CheckResult, StoreStats, StoreUnavailable
+
+CHECKED: Final = {
+    "items": "the item",
+    "response_bodies": "the response",
+    "frames": "an event of the response",
+    "conversations": "the metadata of the conversation",
+    "steps": "the tool step",
+}
+"""The tables whose rows have checksums, and what a row is called in messages."""
 
 
 async def show_stats(settings: Settings, *, as_json: bool) -> str:
@@ -41,7 +51,7 @@ async def prune(settings: Settings) -> str:
 async def check(settings: Settings) -> str:
     """Compares all rows with their checksums. Raises `UserError` with the damaged rows."""
     async with existing_store(settings) as store:
-        found = await checking.check(store)
+        found = await check_rows(store)
         place = (await store.stats()).location
     if found.damaged:
         raise UserError(
@@ -50,6 +60,36 @@ async def check(settings: Settings) -> str:
             "copy:\n" + "\n".join(found.damaged)
         )
     return f"{found.rows} rows are intact"
+
+
+async def check_rows(store: Store) -> CheckResult:
+    """Compares every row that has a checksum with it, in small reads."""
+    rows, damaged = 0, []
+    for table in filter(lambda table: table.name in CHECKED, TABLES):
+        last = None
+        while part := await store.rows_after(table, last):
+            for last in part:
+                row = dict(zip(table.columns, last, strict=True))
+                if not _is_sound(row):
+                    damaged.append(f"{CHECKED[table.name]} {await _id_of(row, store)}")
+            rows += len(part)
+    return CheckResult(rows, tuple(damaged))
+
+
+def _is_sound(row: Mapping[str, Any]) -> bool:
+    if "digest" in row:
+        return bool(row["digest"] == item_digest(row["json"], row["raw"]))
+    sums = [name for name in row if name.endswith("_sum")]
+    return all(checksum(row[name.removesuffix("_sum")]) == row[name] for name in sums)
+
+
+async def _id_of(row: Mapping[str, Any], store: Store) -> object:
+    if "response" in row:
+        [table] = (table for table in TABLES if table.name == "responses")
+        found = await store.rows_from(table, (row["response"],), 1)
+        ids = {seq: id for seq, _, id, *_ in found}
+        return ids.get(row["response"], row["response"])  # it may have been deleted since
+    return row["id"] if "id" in row else row["key"].hex().upper()
 
 
 async def export(settings: Settings, write: Callable[[bytes], object]) -> int:

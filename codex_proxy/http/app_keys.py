@@ -11,7 +11,7 @@ from codex_proxy.admission.clients import Clients
 from codex_proxy.core.interfaces import Clock, IdSource
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.scheduler import RunScheduler
-from codex_proxy.store.usage_recorder import UsageRecorder
+from codex_proxy.store.usage import UsageRecorder
 from codex_proxy.surfaces.models import ModelCatalog
 
 RUNS: Final = web.AppKey("runs", RunScheduler)

@@ -21,7 +21,7 @@ from codex_proxy.runs.scheduler import RunScheduler
 from codex_proxy.store.health import WriteCheck
 from codex_proxy.store.leases import ResponseLease
 from codex_proxy.store.store import Store
-from codex_proxy.store.usage_recorder import UsageRecorder
+from codex_proxy.store.usage import UsageRecorder
 from codex_proxy.store.values import PendingWebhook
 from codex_proxy.surfaces.responses.profile import Profile
 from codex_proxy.workers.pdf_reader import PdfReader

@@ -14,19 +14,19 @@ from itertools import chain
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from codex_proxy.core.tokens import FIGURES, Figures, UsageSum
-from codex_proxy.store.checksums import verify
 from codex_proxy.store.retention import Removed
 from codex_proxy.store.rows import (
-    CONVERSATION,
+    CONVERSATION_COLUMNS,
     INPUT_SIDE,
-    ITEM,
-    RESPONSE,
+    ITEM_COLUMNS,
+    RESPONSE_COLUMNS,
     Kind,
     conversation_of,
     frames_of,
     item_of,
     response_of,
     turns_of,
+    verify,
 )
 from codex_proxy.store.usage import UsageQuery
 from codex_proxy.store.values import (
@@ -80,7 +80,7 @@ class SqlDialect(NamedTuple):
     `?1`.
     """
     context: str
-    """A statement for the id of each response of that chain, a side and the columns `ITEM`, in their order."""
+    """A statement for the id of each response of that chain, a side and the `ITEM_COLUMNS`, in their order."""
     has_text: str
     """A condition: the bytes `{0}` contain the bytes `?3` in any case of ASCII letters; `?3` has only lower-case ones.
     """
@@ -99,8 +99,8 @@ _LISTED: Final = re.compile(r"\?:(\d+)")
 # --- one object -----------------------------------------------------------------------------------
 
 _SELECT_ROW: Final = "SELECT seq FROM @{kind}s WHERE owner = ?1 AND id = ?2 AND NOT deleted"
-_RESPONSES: Final = f"SELECT {RESPONSE} FROM @responses JOIN @response_bodies ON response = seq"
-_CONVERSATIONS: Final = f"SELECT {CONVERSATION} FROM @conversations"
+_RESPONSES: Final = f"SELECT {RESPONSE_COLUMNS} FROM @responses JOIN @response_bodies ON response = seq"
+_CONVERSATIONS: Final = f"SELECT {CONVERSATION_COLUMNS} FROM @conversations"
 _WHERE_ID: Final = "WHERE owner = ?1 AND id = ?2 AND NOT deleted"
 
 
@@ -144,7 +144,7 @@ def _page(kind: Kind, order: Order, *, behind: bool) -> str:
     start = f"SELECT position FROM {held[0]} WHERE {held[1]} AND item_id = ?4"
     bound = f"AND position {comparison} ({start})" if behind else ""
     return f"""
-SELECT {ITEM} FROM {held[0]} JOIN @items AS items ON items.seq = held.item WHERE {held[1]} {bound}
+SELECT {ITEM_COLUMNS} FROM {held[0]} JOIN @items AS items ON items.seq = held.item WHERE {held[1]} {bound}
 ORDER BY position {direction} LIMIT ?3"""
 
 
@@ -192,7 +192,8 @@ WITH newest AS (
     SELECT coalesce(sum(length(json) + length(raw)), 0) AS bytes FROM @items AS items
     WHERE seq IN (SELECT seq FROM newest)
 )
-SELECT bytes, {ITEM} FROM total LEFT JOIN newest ON bytes <= ?2 LEFT JOIN @items AS items ON items.seq = newest.seq"""
+SELECT bytes, {ITEM_COLUMNS} FROM total
+LEFT JOIN newest ON bytes <= ?2 LEFT JOIN @items AS items ON items.seq = newest.seq"""
 
     def convert(rows: Iterator[Row]) -> dict[str, StoredItem]:
         found, size = {}, 0
@@ -236,10 +237,10 @@ _JOIN_ITEMS: Final = """
 LEFT JOIN @conversation_items AS held ON held.conversation = {conversation} {more}
 LEFT JOIN @items AS items ON items.seq = held.item"""
 _ITEM: Final = f"""
-SELECT {ITEM} FROM ({_SELECT_ROW.format(kind="conversation")}) AS found
+SELECT {ITEM_COLUMNS} FROM ({_SELECT_ROW.format(kind="conversation")}) AS found
 {_JOIN_ITEMS.format(conversation="found.seq", more="AND item_id = ?3 AND visible")}"""
 _ITEMS: Final = f"""
-SELECT list.items, list.bytes, {ITEM} FROM @conversations AS list
+SELECT list.items, list.bytes, {ITEM_COLUMNS} FROM @conversations AS list
 {_JOIN_ITEMS.format(conversation="list.seq", more="AND list.items <= ?3 AND list.bytes <= ?4")}
 WHERE list.owner = ?1 AND list.id = ?2 AND NOT deleted ORDER BY position"""
 
@@ -270,7 +271,7 @@ def visit_items(
     first: Row, others: Iterable[Row], limits: ContextLimits, visit: Callable[[StoredItem], object]
 ) -> None:
     """Calls `visit` with each row's item. A row begins with the number and bytes of all items; then come the
-    columns `ITEM`, which are null if there are no items, or more than the limits allow. Raises `ContextTooLarge`, or
+    `ITEM_COLUMNS`, which are null if there are no items, or more than the limits allow. Raises `ContextTooLarge`, or
     `StoreDamaged`.
     """
     limits.check(first[0], first[1])
@@ -444,7 +445,8 @@ def next_to_export(kind: Kind, after: int, limit: int) -> tuple[Query[list[Row]]
     next_rows = f"SELECT seq FROM @{kind}s WHERE seq > ?1 AND NOT deleted ORDER BY seq LIMIT ?2"
     objects = f"{select.replace('SELECT ', 'SELECT seq, ', 1)} WHERE seq IN ({next_rows}) ORDER BY seq"
     items = (
-        f"SELECT {kind}, {side} AS side, {ITEM} FROM @{kind}_items AS held JOIN @items AS items ON items.seq = item"
+        f"SELECT {kind}, {side} AS side, {ITEM_COLUMNS}"
+        f" FROM @{kind}_items AS held JOIN @items AS items ON items.seq = item"
         f" WHERE {kind} IN ({next_rows}) ORDER BY {kind}, {'side, ' if kind == 'response' else ''}position"
     )
     return Query(objects, (after, limit), list), Query(items, (after, limit), list)

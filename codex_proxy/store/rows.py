@@ -1,18 +1,23 @@
-"""The columns to select, and their conversions, also to lines of an export. Raises `StoreDamaged`."""
+"""The rows of a store: the columns to select and their conversions, also to lines of an export; the checksums, so that
+damaged data is never returned; and the tables that are copied and checked. Conversions raise `StoreDamaged`.
+"""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias
+from hashlib import blake2b
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from codex_proxy.store.checksums import damage_error, item_digest, verify
+from codex_proxy.core.tokens import FIGURES
 from codex_proxy.store.values import (
     MAX_METADATA_KEYS,
     ChainTurn,
     Frame,
     StoreConflict,
+    StoreDamaged,
     StoredConversation,
     StoredItem,
     StoredResponse,
@@ -25,12 +30,12 @@ INPUT_SIDE: Final = 0
 OUTPUT_SIDE: Final = 1
 """The side of a response's output; `INPUT_SIDE` is that of its input. Each item of a response is on one."""
 
-ITEM: Final = "items.id, items.json, items.raw, items.created, items.digest"
-RESPONSE: Final = (
+ITEM_COLUMNS: Final = "items.id, items.json, items.raw, items.created, items.digest"
+RESPONSE_COLUMNS: Final = (
     "owner, id, status, created, json, previous_id, conversation_id, background, recovery, json_sum,"
     " recovery_sum"
 )
-CONVERSATION: Final = "owner, id, created, version, metadata, metadata_sum"
+CONVERSATION_COLUMNS: Final = "owner, id, created, version, metadata, metadata_sum"
 
 _metadata_decoder = msgspec.json.Decoder(dict[str, str])
 
@@ -81,7 +86,7 @@ def merge_metadata(metadata: Mapping[str, str], changes: Mapping[str, str | None
 
 
 def turns_of(rows: Iterable[Sequence[Any]]) -> list[ChainTurn]:
-    """Returns the turns of rows with a response's id, a side (None: it has no items) and the columns `ITEM`."""
+    """Returns the turns of rows with a response's id, a side (None: it has no items) and the `ITEM_COLUMNS`."""
     sides: dict[str, tuple[list[StoredItem], list[StoredItem]]] = {}
     for response_id, side, *item in rows:
         turn = sides.setdefault(response_id, ([], []))
@@ -113,8 +118,8 @@ OBJECTS_AT_ONCE: Final = 20
 
 
 def export_line(kind: Kind, columns: Iterable[Any], items: Sequence[tuple[int, StoredItem]]) -> bytes:
-    """Returns an object's line. `columns` has the columns `RESPONSE` or `CONVERSATION`; each item comes with its side
-    (`rows.INPUT_SIDE` or `OUTPUT_SIDE`). Raises `StoreDamaged`.
+    """Returns an object's line. `columns` are `RESPONSE_COLUMNS` or `CONVERSATION_COLUMNS`; each item comes with its
+    side (`INPUT_SIDE` or `OUTPUT_SIDE`). Raises `StoreDamaged`.
     """
     line: dict[str, object]
     if kind == "conversation":
@@ -148,3 +153,99 @@ def _item(item: StoredItem) -> dict[str, object]:
 
 def _raw(json: bytes) -> msgspec.Raw | None:
     return msgspec.Raw(json) if json else None
+
+
+# --- checksums: a digest of an item, which also finds equal ones; they detect accidents, not tampering ------------
+
+
+def checksum(data: object) -> int:
+    """Returns the CRC-32 of bytes; -1 for another type, which is damage."""
+    return zlib.crc32(data) if isinstance(data, bytes) else -1
+
+
+def item_digest(json: object, raw: object) -> bytes:
+    """Returns the digest of JSON and raw form; empty if one is not bytes, which is damage."""
+    if not (isinstance(json, bytes) and isinstance(raw, bytes)):
+        return b""
+    length = len(json).to_bytes(8, "big")
+    return blake2b(length + json + raw, digest_size=16).digest()
+
+
+def verify(data: bytes, stored: int, what: str) -> bytes:
+    """Returns `data`; raises `StoreDamaged`, naming it `what`, if its checksum is not `stored`."""
+    if checksum(data) != stored:
+        raise damage_error(what)
+    return data
+
+
+def damage_error(what: str) -> StoreDamaged:
+    return StoreDamaged(
+        f"{what} in the store is damaged: its checksum does not match; see `codex-proxy store check`"
+    )
+
+
+# --- the tables that are copied and checked -------------------------------------------------------
+
+Row: TypeAlias = Sequence[Any]
+"""A row's values, in the order of `CopiedTable.columns`."""
+
+
+class CopiedTable(NamedTuple):
+    name: str
+    key: tuple[str, ...]
+    others: tuple[str, ...]
+    """The other columns, but those that an engine fills itself."""
+    at_once: int = 500
+    """Maximum rows in memory at a time."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.key + self.others
+
+    def select(self, *, first: bool) -> str:
+        """Returns the SQL statement (as in `queries`) of `Store.rows_from`: with `first` from the first row, else from
+        a key on. Its parameters are the key and the limit.
+        """
+        count = 0 if first else len(self.key)
+        *key, limit = (f"?{number}" for number in range(1, count + 2))
+        where = "" if first else f" WHERE ({', '.join(self.key)}) >= ({', '.join(key)})"
+        order = ", ".join(self.key)
+        return f"SELECT {', '.join(self.columns)} FROM @{self.name}{where} ORDER BY {order} LIMIT {limit}"
+
+    def select_last(self) -> str:
+        order = ", ".join(f"{name} DESC" for name in self.key)
+        return f"SELECT {', '.join(self.columns)} FROM @{self.name} ORDER BY {order} LIMIT 1"
+
+
+TABLES: Final = (
+    CopiedTable("items", ("seq",), ("owner", "id", "digest", "created", "json", "raw"), at_once=20),
+    CopiedTable(
+        "responses",
+        ("seq",),
+        (
+            *("owner", "id", "parent", "previous_id", "conversation_id", "status", "background", "created"),
+            *("unfinished", "deleted"),
+        ),
+    ),
+    CopiedTable(
+        "response_bodies", ("response",), ("json", "json_sum", "recovery", "recovery_sum"), at_once=20
+    ),
+    CopiedTable("response_items", ("response", "side", "position"), ("item", "item_id", "visible")),
+    CopiedTable("frames", ("response", "number"), ("data", "data_sum"), at_once=20),
+    CopiedTable(
+        "conversations",
+        ("seq",),
+        (
+            *("owner", "id", "created", "touched", "version", "next_position", "metadata", "metadata_sum"),
+            *("items", "bytes", "deleted"),
+        ),
+    ),
+    CopiedTable("conversation_items", ("conversation", "position"), ("item", "item_id", "visible")),
+    CopiedTable("steps", ("seq",), ("owner", "key", "created", "value", "value_sum"), at_once=20),
+    CopiedTable("usage", ("owner", "hour", "model"), FIGURES),
+    CopiedTable("webhooks", ("seq",), ("event_id", "url", "body", "tries")),
+)
+"""The tables, each after those that it refers to."""
+
+FLAGS: Final = frozenset({"background", "unfinished", "deleted", "visible"})
+"""Boolean columns, which SQLite has as numbers."""

@@ -13,20 +13,21 @@ from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.keys import Key
 from codex_proxy.core.step_memory import RamStepMemory, StepMemorySettings
 from codex_proxy.core.tokens import UsageSum
-from codex_proxy.store import queries, tables
+from codex_proxy.store import queries
 from codex_proxy.store.leases import Leases
 from codex_proxy.store.queries import ABOVE_ALL, Query, SqlDialect
 from codex_proxy.store.retention import NOTHING_REMOVED, Removed, Rule, rules
 from codex_proxy.store.rows import (
     KINDS,
     OBJECTS_AT_ONCE,
+    CopiedTable,
     Kind,
+    Row,
     conversation_of,
     export_line,
     item_of,
     response_of,
 )
-from codex_proxy.store.tables import CopiedTable, Row
 from codex_proxy.store.team import Team
 from codex_proxy.store.usage import UsageEntry, UsageQuery
 from codex_proxy.store.values import (
@@ -478,12 +479,20 @@ class Store(ABC):
 
     async def rows_from(self, table: CopiedTable, key: Row | None, limit: int) -> Sequence[Row]:
         """Returns at most `limit` rows in the order of their keys, from this key on (None: the first)."""
-        sql = tables.select(table, first=key is None)
+        sql = table.select(first=key is None)
         return await self._ask(Query(sql, (*(key or ()), limit), _tuples))
+
+    async def rows_after(self, table: CopiedTable, last: Row | None) -> Sequence[Row]:
+        """Returns the next rows behind `last` (None: the first ones), `at_once` of them."""
+        if last is None:
+            return await self.rows_from(table, None, table.at_once)
+        key = last[: len(table.key)]
+        found = await self.rows_from(table, key, table.at_once + 1)
+        return [row for row in found if row[: len(key)] != key]  # `last` may have been deleted since
 
     async def last_row(self, table: CopiedTable) -> Row | None:
         """Returns the row with the largest key, if any."""
-        rows = await self._ask(Query(tables.select_last(table), (), _tuples))
+        rows = await self._ask(Query(table.select_last(), (), _tuples))
         return rows[0] if rows else None
 
     @abstractmethod

@@ -154,10 +154,10 @@ def leave_the_fence_out() -> None:
 
     put_in_place(leases, "LEASE_SECONDS", 1.0)
     put_in_place(leases, "RENEW_SECONDS", 0.3)
-    from codex_proxy.parts.machines.postgresql import writing
+    from codex_proxy.parts.machines.postgresql import statements
 
-    assert "SELECT FROM turn" in writing.IN_TURN
-    put_in_place(writing, "IN_TURN", "{0}::bigint IS NULL OR true AS in_turn")
+    assert "SELECT FROM turn" in statements.IN_TURN
+    put_in_place(statements, "IN_TURN", "{0}::bigint IS NULL OR true AS in_turn")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.store.lock import StoreLock
+from codex_proxy.store.sqlite.opening import StoreLock
 from tests.commands.codexes import command, environment
 from tests.forking import ROOT
 from tests.waiting import PATIENCE

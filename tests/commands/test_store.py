@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.store.lock import StoreLock
+from codex_proxy.store.sqlite.opening import StoreLock
 from codex_proxy.store.sqlite.store import SqliteStore
 from tests.commands.codexes import command
 from tests.store.stored import Hands, turn

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2] / "codex_proxy"
 MAKES = frozenset(
     {"write_text", "write_bytes", "mkdir", "makedirs", "touch", "mkstemp", "NamedTemporaryFile"}
 )
-LOCKS = frozenset({"store/lock.py", "agents/codex/plain_home.py"})
+LOCKS = frozenset({"store/sqlite/opening.py", "agents/codex/plain_home.py"})
 """They open files of their own to lock them, with the mode in the call."""
 
 

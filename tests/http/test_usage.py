@@ -147,7 +147,7 @@ async def test_without_a_key_it_is_for_this_machine_only(proxy: Proxy, header: s
 async def test_usage_of_a_turn_is_on_disk_by_itself_and_after_a_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("codex_proxy.store.usage_recorder.FLUSH_SECONDS", 0.01)
+    monkeypatch.setattr("codex_proxy.store.usage.FLUSH_SECONDS", 0.01)
     async with fake_proxy(tmp_path) as proxy:
         await proxy.ask(user())
         book = proxy.app[USAGE]

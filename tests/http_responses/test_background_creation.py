@@ -17,8 +17,8 @@ import pytest
 from codex_proxy.core.faults import Fault
 from codex_proxy.responses.background import Recovery, create_in_background
 from codex_proxy.responses.service import ServerTasks
-from codex_proxy.store.checksums import checksum
 from codex_proxy.store.health import UNAVAILABLE
+from codex_proxy.store.rows import checksum
 from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.values import StoreUnavailable, UnsureWrite
 from codex_proxy.surfaces.responses.parse import ParsedResponse, parse

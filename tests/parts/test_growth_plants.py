@@ -98,7 +98,7 @@ ROWS: Final[dict[str, Row]] = {
         "calls with their outputs", "raw calls and outputs by turns"
     ),
     "codex_proxy.store.sqlite.responses:keep": row_of("items of a response"),
-    "codex_proxy.store.sqlite.keyed_rows:remember": row_of("entries of the step memory"),
+    "codex_proxy.store.sqlite.statements:remember": row_of("entries of the step memory"),
 }  # fmt: skip
 """The function into which the fault is planted, and the row that has to see it."""
 CLEARLY: Final = 1.3

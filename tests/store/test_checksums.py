@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.store import checking
+from codex_proxy.commands.store import check_rows
 from codex_proxy.store.sqlite.opening import connect, migrate
 from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.store import Store
@@ -84,13 +84,13 @@ async def test_damaged_rows_are_reported_and_never_returned(
     table, column, value, read = READS[damage]
     await fill(store)
     await read(store)
-    before = await checking.check(store)
+    before = await check_rows(store)
     assert before.rows == 5
     assert before.damaged == ()
     await overwrite(table, column, value)
     with pytest.raises(StoreDamaged, match="is damaged"):
         await read(store)
-    (named,) = (await checking.check(store)).damaged
+    (named,) = (await check_rows(store)).damaged
     assert named.rpartition(" ")[2] in ("resp_1", "item_1", "conv_1", b"key".hex().upper())
 
 
@@ -106,9 +106,9 @@ async def test_a_bit_that_flips_in_the_file_is_noticed(path: Path) -> None:
     with pytest.raises(StoreDamaged, match="the item item_1"):
         await store.scan_context(OWNER, "resp_1", print)
     await store.scan_context(OWNER, "resp_2", print)
-    assert (await checking.check(store)).damaged == ("the item item_1",)
+    assert (await check_rows(store)).damaged == ("the item item_1",)
     assert await store.delete_response(OWNER, "resp_1")
-    assert (await checking.check(store)).damaged == ()
+    assert (await check_rows(store)).damaged == ()
     await store.close()
 
 
@@ -131,7 +131,7 @@ async def test_rows_of_earlier_versions_get_their_checksums(path: Path) -> None:
     connection.execute("INSERT INTO frames VALUES (1, 0, x'03')")
     connection.close()
     store = await SqliteStore.open(path, clock=Hands())
-    checked = await checking.check(store)
+    checked = await check_rows(store)
     assert (checked.rows, checked.damaged) == (4, ())
     assert await store.response(OWNER, "resp_1") is not None
     await store.close()

@@ -14,9 +14,9 @@ import pytest
 from codex_proxy.core.tokens import Figures
 from codex_proxy.store import queries
 from codex_proxy.store.retention import Removed
-from codex_proxy.store.sqlite import conversations, keyed_rows, removal, responses, retention
-from codex_proxy.store.sqlite.dialect import DIALECT, ask
+from codex_proxy.store.sqlite import conversations, removal, responses, statements
 from codex_proxy.store.sqlite.opening import open_in_memory
+from codex_proxy.store.sqlite.statements import DIALECT, ask
 from codex_proxy.store.usage import UsageEntry, UsageQuery
 from codex_proxy.store.values import (
     ContextLimits,
@@ -130,12 +130,12 @@ def frames_in_parts(connection: Connection) -> None:
 
 def entries(connection: Connection, count: int) -> None:
     for number in range(count):
-        keyed_rows.remember(connection, OWNER, {b"key %d" % number: b"value" * 20}, NOW)
+        statements.remember(connection, OWNER, {b"key %d" % number: b"value" * 20}, NOW)
 
 
 def one_entry_again(connection: Connection, count: int) -> None:
     for _ in range(count):
-        keyed_rows.remember(connection, OWNER, {b"key": b"value" * 20}, NOW)
+        statements.remember(connection, OWNER, {b"key": b"value" * 20}, NOW)
 
 
 def keys(connection: Connection) -> object:
@@ -146,19 +146,19 @@ def keys(connection: Connection) -> object:
 def record_turns(connection: Connection, count: int) -> None:
     given = [UsageEntry(OWNER, "m", 3600 * number, Figures(turns=1)) for number in range(count)]
     for start in range(0, count, 50):
-        keyed_rows.add_usage(connection, given[start : start + 50])
+        statements.add_usage(connection, given[start : start + 50])
 
 
 def to_send(connection: Connection, count: int) -> None:
-    keyed_rows.put_webhooks(
+    statements.put_webhooks(
         connection, [PendingWebhook(f"evt_{number}", "https://x", b"{}") for number in range(count)]
     )
 
 
 def take_all_webhooks(connection: Connection) -> None:
-    while found := keyed_rows.oldest_webhooks(connection, 50):
+    while found := statements.oldest_webhooks(connection, 50):
         for each in found:
-            keyed_rows.drop_webhook(connection, each.event_id, each.url)
+            statements.drop_webhook(connection, each.event_id, each.url)
 
 
 # --- removal --------------------------------------------------------------------------------------
@@ -176,14 +176,14 @@ def delete_response(connection: Connection, id: str = "resp") -> None:
 
 def remove_all(what: Removed) -> Callable[[Connection], None]:
     def until_nothing_is_left(connection: Connection) -> None:
-        while retention.remove(connection, what, NOW + 1, 50):
+        while removal.remove(connection, what, NOW + 1, 50):
             swept(connection)
 
     return until_nothing_is_left
 
 
 def shrunk(connection: Connection) -> None:
-    while retention.remove(connection, ask(connection, queries.older_kind(DIALECT, NOW + 1)), NOW + 1, 1):
+    while removal.remove(connection, ask(connection, queries.older_kind(DIALECT, NOW + 1)), NOW + 1, 1):
         swept(connection)
 
 

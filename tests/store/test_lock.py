@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.store.lock import StoreLock
+from codex_proxy.store.sqlite.opening import StoreLock
 from codex_proxy.store.values import StoreInUse, StoreRefused
 from tests.waiting import PATIENCE
 
 HOLDER = """
 import asyncio, sys
 from pathlib import Path
-from codex_proxy.store.lock import StoreLock
+from codex_proxy.store.sqlite.opening import StoreLock
 lock = asyncio.run(StoreLock.take(Path(sys.argv[1])))
 print("held", flush=True)
 sys.stdin.read()

@@ -12,8 +12,7 @@ from codex_proxy.core.events import Spending, Usage
 from codex_proxy.core.tokens import HOUR, Figures, UsageSum
 from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.store import Store
-from codex_proxy.store.usage import MAX_FIGURE, RamUsage, UsageEntry, UsageLedger, UsageQuery
-from codex_proxy.store.usage_recorder import UsageRecorder
+from codex_proxy.store.usage import MAX_FIGURE, RamUsage, UsageEntry, UsageLedger, UsageQuery, UsageRecorder
 from codex_proxy.store.values import Retention, StoreUnavailable
 from tests.store.conftest import Make
 from tests.store.stored import OTHER, OWNER, Hands
@@ -148,7 +147,7 @@ class OneCall:
 async def test_while_nothing_can_be_written_an_owner_with_many_sums_displaces_none_of_another(
     clock: Hands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("codex_proxy.store.usage_recorder.MAX_WAITING", 3)
+    monkeypatch.setattr("codex_proxy.store.usage.MAX_WAITING", 3)
     ledger = FailingLedger()
     recorder = UsageRecorder(ledger, clock, durable=True)
     for number in range(5):

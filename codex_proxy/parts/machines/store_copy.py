@@ -12,10 +12,9 @@ from codex_proxy.app.store_lifecycle import open_store, require_store
 from codex_proxy.app.system import SystemClock
 from codex_proxy.core.faults import UserError
 from codex_proxy.settings.fields import Settings
-from codex_proxy.store.checking import rows_after
-from codex_proxy.store.lock import StoreLock
+from codex_proxy.store.rows import TABLES, CopiedTable, Row
+from codex_proxy.store.sqlite.opening import StoreLock
 from codex_proxy.store.store import Store
-from codex_proxy.store.tables import TABLES, CopiedTable, Row
 from codex_proxy.store.values import StoreError, StoreInUse, StoreRefused
 
 
@@ -69,7 +68,7 @@ async def copy(source: Store, target: Store, on_copied: Callable[[str, int], obj
     total = 0
     for table, last in zip(TABLES, lasts, strict=True):
         copied = 0
-        while rows := await rows_after(source, table, last):
+        while rows := await source.rows_after(table, last):
             await target.add_rows(table, rows)
             last, copied = rows[-1], copied + len(rows)
             on_copied(table.name, copied)

@@ -8,10 +8,8 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 
 from codex_proxy.store import queries
-from codex_proxy.store.checksums import checksum
-from codex_proxy.store.rows import encode_metadata, merge_metadata
-from codex_proxy.store.sqlite.dialect import ask
-from codex_proxy.store.sqlite.items import ListEntry, forget, keep, row_of
+from codex_proxy.store.rows import checksum, encode_metadata, merge_metadata
+from codex_proxy.store.sqlite.statements import ListEntry, ask, forget, keep, row_of
 from codex_proxy.store.values import (
     ContextLimits,
     NewItem,

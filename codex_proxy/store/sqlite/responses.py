@@ -7,12 +7,10 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence
 
-from codex_proxy.store.checksums import checksum
 from codex_proxy.store.leases import Key
-from codex_proxy.store.rows import INPUT_SIDE, ITEM, OUTPUT_SIDE, item_of
-from codex_proxy.store.sqlite import conversations, keyed_rows
-from codex_proxy.store.sqlite.dialect import CHAIN
-from codex_proxy.store.sqlite.items import ListEntry, forget, keep, row_of
+from codex_proxy.store.rows import INPUT_SIDE, ITEM_COLUMNS, OUTPUT_SIDE, checksum, item_of
+from codex_proxy.store.sqlite import conversations, statements
+from codex_proxy.store.sqlite.statements import CHAIN, ListEntry, forget, keep, row_of
 from codex_proxy.store.values import (
     UNFINISHED,
     ContextLimits,
@@ -97,7 +95,7 @@ def update(connection: sqlite3.Connection, owner: str, id: str, change: Response
         forget(connection, before)
     if change.append is not None:
         conversations.end_turn(connection, owner, change.append, _held_entries(connection, row), now)
-    keyed_rows.put_webhooks(connection, change.webhooks)
+    statements.put_webhooks(connection, change.webhooks)
     _put_frames(connection, row, change.frames)
     return True
 
@@ -131,7 +129,7 @@ def scan(
     # Turn by turn: ordered all at once, SQLite would hold every body in its sorter.
     for turn in connection.execute(f"{CHAIN} SELECT seq FROM chain ORDER BY seq", (owner, id)).fetchall():
         for each in connection.execute(
-            f"SELECT {ITEM} FROM response_items JOIN items ON items.seq = item"
+            f"SELECT {ITEM_COLUMNS} FROM response_items JOIN items ON items.seq = item"
             " WHERE response = ? ORDER BY side, position",
             turn,
         ):

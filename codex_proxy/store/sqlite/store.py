@@ -9,13 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, TypeVar, Unpack
 
-from codex_proxy.store.leases import Key
+from codex_proxy.store.leases import Key, ReservedWebhooks, SingleNodeLeases
 from codex_proxy.store.queries import Query
 from codex_proxy.store.retention import Removed
-from codex_proxy.store.single_node import ReservedWebhooks, SingleNodeLeases
-from codex_proxy.store.sqlite import conversations, keyed_rows, removal, responses, retention
+from codex_proxy.store.rows import CopiedTable, Row
+from codex_proxy.store.sqlite import conversations, removal, responses, statements
 from codex_proxy.store.sqlite.connections import Readers, Writer
-from codex_proxy.store.sqlite.dialect import DIALECT, ask
 from codex_proxy.store.sqlite.opening import (
     Connect,
     connect,
@@ -24,8 +23,8 @@ from codex_proxy.store.sqlite.opening import (
     open_reader,
     open_writer,
 )
+from codex_proxy.store.sqlite.statements import DIALECT, ask
 from codex_proxy.store.store import Store, StoreOptions
-from codex_proxy.store.tables import CopiedTable, Row
 from codex_proxy.store.usage import UsageEntry
 from codex_proxy.store.values import (
     UNFINISHED,
@@ -107,7 +106,7 @@ class SqliteStore(Store):
 
         def both(connection: sqlite3.Connection) -> T:
             done = job(connection, *args, **named)
-            retention.trim(connection, most, in_use)
+            removal.trim(connection, most, in_use)
             return done
 
         return await self._writer.run(both)
@@ -125,7 +124,7 @@ class SqliteStore(Store):
         return await self._read(lambda connection: (ask(connection, one), ask(connection, other)))
 
     async def _sizes(self) -> tuple[str, int, int, int]:
-        return self._location, *await self._read(retention.sizes)
+        return self._location, *await self._read(removal.sizes)
 
     async def _delete(self, mark: removal.Mark, owner: str, id: str) -> bool:
         found, more = await self._write(removal.delete, mark, owner, id)
@@ -136,7 +135,7 @@ class SqliteStore(Store):
     # --- step memory ----------------------------------------------------------------------------
 
     async def _save_steps(self, owner: str, entries: Mapping[bytes, bytes]) -> None:
-        await self._write(keyed_rows.remember, owner, entries, self._now)
+        await self._write(statements.remember, owner, entries, self._now)
 
     # --- responses ------------------------------------------------------------------------------
 
@@ -219,29 +218,29 @@ class SqliteStore(Store):
     # --- usage ----------------------------------------------------------------------------------
 
     async def add_usage(self, entries: Sequence[UsageEntry]) -> None:
-        await self._write(keyed_rows.add_usage, entries)
+        await self._write(statements.add_usage, entries)
 
     # --- webhooks -------------------------------------------------------------------------------
 
     async def claim_webhooks(self, limit: int) -> list[PendingWebhook]:
         return self._reserved.first(
-            await self._read(keyed_rows.oldest_webhooks, limit + len(self._reserved)), limit
+            await self._read(statements.oldest_webhooks, limit + len(self._reserved)), limit
         )
 
     async def retry_webhook(self, pending: PendingWebhook, delay: float) -> None:
-        await self._write(keyed_rows.count_webhook_try, pending)
+        await self._write(statements.count_webhook_try, pending)
         self._reserved.reserve(pending, delay)
 
     async def drop_webhook(self, event_id: str, url: str) -> None:
-        await self._write(keyed_rows.drop_webhook, event_id, url)
+        await self._write(statements.drop_webhook, event_id, url)
 
     # --- maintenance ----------------------------------------------------------------------------
 
     async def check_writable(self) -> None:
-        await self._write(keyed_rows.write_and_remove, CHECK_BYTES)
+        await self._write(statements.write_and_remove, CHECK_BYTES)
 
     async def _remove_oldest(self, what: Removed, before: float, most: int) -> int:
-        return await self._write(retention.remove, what, before, most)
+        return await self._write(removal.remove, what, before, most)
 
     async def _sweep_once(self) -> bool:
         return await self._write(removal.piece)

@@ -8,14 +8,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from codex_proxy.commands.store import check_rows
 from codex_proxy.core.tokens import Figures
 from codex_proxy.parts.machines import store_copy
 from codex_proxy.parts.machines.postgresql.store import PostgresStore
 from codex_proxy.parts.machines.store_copy import copy
-from codex_proxy.store import checking, tables
+from codex_proxy.store.rows import TABLES, CopiedTable, Row
 from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.store import Store
-from codex_proxy.store.tables import CopiedTable, Row
 from codex_proxy.store.usage import UsageEntry, UsageQuery
 from codex_proxy.store.values import (
     PendingWebhook,
@@ -96,7 +96,7 @@ async def test_a_copy_has_everything_and_goes_on_as_the_first_would(
     assert dict(told)["frames"] == 1200
     assert count == sum(dict(told).values())
     assert await exported_lines(target) == await exported_lines(source)
-    assert (await checking.check(target)).damaged == ()
+    assert (await check_rows(target)).damaged == ()
     assert await target.response(OWNER, "running") == await source.response(OWNER, "running")
     assert len(await target.frames(OWNER, "running", limit=2000)) == 1200
     (claimed,) = await target.claim_webhooks(9)
@@ -120,7 +120,7 @@ async def test_a_copy_that_was_interrupted_goes_on_where_it_ended(
 ) -> None:
     source, target = stores
     await fill_store(source)
-    small = tuple(table._replace(at_once=3 if table.name != "frames" else 500) for table in tables.TABLES)
+    small = tuple(table._replace(at_once=3 if table.name != "frames" else 500) for table in TABLES)
     monkeypatch.setattr(store_copy, "TABLES", small)
     add_rows, left = target.add_rows, 0
 

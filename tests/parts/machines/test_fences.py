@@ -16,7 +16,7 @@ import pytest
 
 from codex_proxy.parts.machines import postgresql
 from codex_proxy.parts.machines.postgresql.store import PostgresStore
-from codex_proxy.store.checksums import item_digest
+from codex_proxy.store.rows import item_digest
 from codex_proxy.store.values import StoreConflict
 from tests.parts.machines.two_servers import test_stopped as stopped
 from tests.store.stored import OWNER, Hands, conversation, conversation_ids, items, response
@@ -32,7 +32,7 @@ FENCED: dict[str, tuple[Callable[..., Awaitable[None]], ...]] = {
     "responses._UPDATE": (CONVERSATION, RESPONSE, RUNNING),
     "responses._APPEND_FRAMES": (RESPONSE,),
     "conversations._APPEND": (CONVERSATION,),
-    "keyed_rows._RETRY": (WEBHOOK,),
+    "store._RETRY": (WEBHOOK,),
 }
 """The tests that stop a server before each of these."""
 ANY_NODE = "a client asks for it, at any node, and it locks what it changes"
@@ -42,17 +42,17 @@ UNFENCED = {
     "conversations._ADD": ANY_NODE,
     "conversations._UPDATE": "compares what it replaces with what was read",
     "conversations._DELETE_ITEM": ANY_NODE,
-    "keyed_rows._ADD_USAGE": "adds to sums",
-    "keyed_rows._CLAIM": OWN_LEASES,
-    "keyed_rows._DROP": "the webhook was delivered, or its last attempt made, whoever has claimed it since",
-    "keyed_rows._REMEMBER": "the same output of a tool, by its own key",
+    "store._ADD_USAGE": "adds to sums",
+    "store._CLAIM": OWN_LEASES,
+    "store._DROP": "the webhook was delivered, or its last attempt made, whoever has claimed it since",
+    "store._REMEMBER": "the same output of a tool, by its own key",
     "leases._CLAIM": OWN_LEASES,
     "leases._ENTER": OWN_LEASES,
     "leases._FORGET": ONCE,
     "leases._LEAVE": OWN_LEASES,
     "leases._RELEASE": OWN_LEASES,
     "leases._RENEW": OWN_LEASES,
-    "migration._TABLES": "in the transaction that holds the lock of migrations",
+    "store._TABLES": "in the transaction that holds the lock of migrations",
     "removal.DELETE_CONVERSATION": ANY_NODE,
     "removal.DELETE_RESPONSE": ANY_NODE,
     "removal._FORGET": ONCE,

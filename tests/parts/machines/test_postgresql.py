@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Iterator
 import asyncpg
 import pytest
 
-from codex_proxy.parts.machines.postgresql import migration, responses
-from codex_proxy.parts.machines.postgresql.store import PostgresStore
+from codex_proxy.parts.machines.postgresql import responses
+from codex_proxy.parts.machines.postgresql.store import LATEST_VERSION, LOCK, PostgresStore
 from codex_proxy.store.values import (
     NotStored,
     PageRequest,
@@ -155,7 +155,7 @@ async def test_metadata_that_several_change_at_once_has_all_the_changes(stores: 
 async def test_one_server_at_a_time_applies_the_limits_of_retention(stores: list[PostgresStore]) -> None:
     await turn(stores[0], "resp_1", created=0.0)
     async with stores[1]._database.transaction() as connection:
-        await connection.execute("SELECT pg_advisory_xact_lock($1)", migration.LOCK + 1)
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK + 1)
         assert (await stores[0].prune()).responses == 0
     assert (await stores[0].prune()).responses == 1
 
@@ -336,7 +336,7 @@ async def test_a_newer_schema_is_refused_by_name_unless_it_permits_older_program
     own_server: PostgresServer,
 ) -> None:
     await (await PostgresStore.open(own_server.url, clock=Hands())).close()
-    newer = migration.LATEST_VERSION + 1
+    newer = LATEST_VERSION + 1
     await run_sql(own_server.url, f"UPDATE codex_proxy.schema SET version = {newer}, min_compatible = 1")
     await (await PostgresStore.open(own_server.url, clock=Hands())).close()
     await run_sql(own_server.url, f"UPDATE codex_proxy.schema SET min_compatible = {newer}")

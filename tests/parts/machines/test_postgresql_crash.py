@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import asyncpg
 import pytest
 
+from codex_proxy.commands.store import check_rows
 from codex_proxy.parts.machines.postgresql.store import PostgresStore
-from codex_proxy.store import checking
 from codex_proxy.store.values import StoreUnavailable
 from tests.postgres import PostgresServer, server
 from tests.store.stored import Hands, context_ids, conversation, turn, whole_turns
@@ -105,7 +105,7 @@ async def chained_turns(store: PostgresStore, acknowledged: list[str]) -> None:
     for id in (await whole_turns(store, acknowledged))[-20:]:
         chain = await context_ids(store, id)
         assert chain[-2:] == [f"in-{id}", f"out-{id}"]
-    assert (await checking.check(store)).damaged == ()
+    assert (await check_rows(store)).damaged == ()
 
 
 @pytest.mark.parametrize("crashes", [1, pytest.param(10, marks=pytest.mark.exhaustive)])

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from codex_proxy.parts.machines.postgresql.notices import MAX_PAYLOAD, payloads
+from codex_proxy.parts.machines.postgresql.leases import MAX_PAYLOAD, payloads
 from codex_proxy.parts.machines.postgresql.store import PostgresStore
 from codex_proxy.store.leases import Node, Watch
 from tests.store.stored import OWNER, Hands, conversation, response

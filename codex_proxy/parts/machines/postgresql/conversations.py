@@ -7,12 +7,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from codex_proxy.parts.machines.postgresql import writing
+from codex_proxy.parts.machines.postgresql import statements
 from codex_proxy.parts.machines.postgresql.removal import PostgresRemoval
-from codex_proxy.parts.machines.postgresql.writing import arrays_of, check_conversation, placeholders
-from codex_proxy.store.checksums import checksum
+from codex_proxy.parts.machines.postgresql.statements import arrays_of, check_conversation, placeholders
 from codex_proxy.store.queries import references_in, resolve
-from codex_proxy.store.rows import CONVERSATION, INPUT_SIDE, conversation_of, encode_metadata, merge_metadata
+from codex_proxy.store.rows import (
+    CONVERSATION_COLUMNS,
+    INPUT_SIDE,
+    checksum,
+    conversation_of,
+    encode_metadata,
+    merge_metadata,
+)
 from codex_proxy.store.values import NewItem, NotStored, StoredConversation, StoredItem
 
 _ADD: Final = f"""
@@ -21,25 +27,25 @@ WITH permitted AS (SELECT), conversation AS (
         (owner, id, created, touched, metadata, metadata_sum, version, next_position, items, bytes)
     VALUES ($1, $2, $3, $4, $5, $6, sign($7::integer)::integer, $7::integer, $7::integer, $8::bigint)
     RETURNING seq
-), {writing.ENTRIES.format(*placeholders(9, 7))}, listed AS (
+), {statements.ENTRIES.format(*placeholders(9, 7))}, listed AS (
     INSERT INTO codex_proxy.conversation_items (conversation, position, item, item_id, visible)
     SELECT seq, position, item, item_id, visible FROM conversation, entries
 )
 SELECT FROM conversation"""
 _APPEND: Final = f"""
-WITH {writing.CONVERSATION.format("$2")}, {writing.TURN.format(id="$2", epoch="$15", node="$16")}, checked AS (
-    SELECT EXISTS (SELECT FROM conversation) AS has_conversation, {writing.IN_TURN.format("$15")},
+WITH {statements.CONVERSATION.format("$2")}, {statements.TURN.format(id="$2", epoch="$15", node="$16")}, checked AS (
+    SELECT EXISTS (SELECT FROM conversation) AS has_conversation, {statements.IN_TURN.format("$15")},
         (SELECT items + $4::bigint FROM conversation) AS items, (SELECT bytes + $5::bigint FROM conversation) AS bytes
 ), permitted AS (
     SELECT FROM checked WHERE has_conversation AND in_turn
         AND ($6::bigint IS NULL OR items <= $6) AND ($7::bigint IS NULL OR bytes <= $7)
-), {writing.ENTRIES.format(*placeholders(8, 7))}, {writing.LISTED.format(new="entries", now="$3")}
+), {statements.ENTRIES.format(*placeholders(8, 7))}, {statements.LISTED.format(new="entries", now="$3")}
 SELECT * FROM checked"""
 _UPDATE: Final = f"""
 UPDATE codex_proxy.conversations SET metadata = $3, metadata_sum = $4, touched = $5
-WHERE owner = $1 AND id = $2 AND NOT deleted AND metadata = $6 RETURNING {CONVERSATION}"""
+WHERE owner = $1 AND id = $2 AND NOT deleted AND metadata = $6 RETURNING {CONVERSATION_COLUMNS}"""
 _DELETE_ITEM: Final = f"""
-WITH {writing.CONVERSATION.format("$2")}, gone AS (
+WITH {statements.CONVERSATION.format("$2")}, gone AS (
     DELETE FROM codex_proxy.conversation_items USING conversation
     WHERE conversation = seq AND item_id = $3 AND visible RETURNING item
 ), unlinked AS (
@@ -50,7 +56,7 @@ WITH {writing.CONVERSATION.format("$2")}, gone AS (
     FROM conversation, gone JOIN codex_proxy.items ON items.seq = item WHERE conversations.seq = conversation.seq
     RETURNING conversations.*
 )
-SELECT {CONVERSATION} FROM (SELECT FROM conversation) AS found LEFT JOIN changed ON true"""
+SELECT {CONVERSATION_COLUMNS} FROM (SELECT FROM conversation) AS found LEFT JOIN changed ON true"""
 
 _LISTED: Final = """
 SELECT count(*) AS count FROM codex_proxy.conversations JOIN codex_proxy.conversation_items ON conversation = seq

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from codex_proxy.parts.machines.postgresql.dialect import DIALECT, UNCONTINUED
-from codex_proxy.parts.machines.postgresql.writing import StorePart
+from codex_proxy.parts.machines.postgresql.statements import DIALECT, UNCONTINUED, StorePart
 from codex_proxy.store.retention import OBJECTS_AT_ONCE, Removed
 
 PIECE: Final = 500

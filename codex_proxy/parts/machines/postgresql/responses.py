@@ -11,23 +11,23 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from codex_proxy.parts.machines.postgresql.database import Row
-from codex_proxy.parts.machines.postgresql.dialect import CHAIN, HELD
 from codex_proxy.parts.machines.postgresql.leases import LEASED
 from codex_proxy.parts.machines.postgresql.removal import PostgresRemoval
-from codex_proxy.parts.machines.postgresql.writing import (
+from codex_proxy.parts.machines.postgresql.statements import (
+    CHAIN,
     CONVERSATION,
     END_TURN,
     ENTRIES,
+    HELD,
     IN_TURN,
     TURN,
     arrays_of,
     check_conversation,
     placeholders,
 )
-from codex_proxy.store.checksums import checksum
 from codex_proxy.store.leases import FIRST_EPOCH
 from codex_proxy.store.queries import visit_items
-from codex_proxy.store.rows import INPUT_SIDE, ITEM, OUTPUT_SIDE
+from codex_proxy.store.rows import INPUT_SIDE, ITEM_COLUMNS, OUTPUT_SIDE, checksum
 from codex_proxy.store.values import (
     UNFINISHED,
     Frame,
@@ -142,11 +142,11 @@ _ADD: Final = {append: _add(append) for append in (False, True)}
 _UPDATE: Final = {append: _update(append) for append in (False, True)}
 
 _SCAN: Final = f"""{CHAIN}, list AS MATERIALIZED (
-    SELECT chain.seq AS response, side, position, {ITEM} FROM chain {HELD} WHERE items.id IS NOT NULL
+    SELECT chain.seq AS response, side, position, {ITEM_COLUMNS} FROM chain {HELD} WHERE items.id IS NOT NULL
 ), total AS (
     SELECT count(*) AS count, coalesce(sum(octet_length(json) + octet_length(raw)), 0)::bigint AS bytes FROM list
 )
-SELECT total.count, total.bytes, {ITEM} FROM (
+SELECT total.count, total.bytes, {ITEM_COLUMNS} FROM (
     SELECT FROM codex_proxy.responses WHERE owner = $1 AND id = $2 AND NOT deleted AND NOT unfinished
 ) AS found, total LEFT JOIN list AS items
     ON ($3::bigint IS NULL OR total.count <= $3) AND ($4::bigint IS NULL OR total.bytes <= $4)

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 from openai import NotFoundError
 
-from codex_proxy.parts.machines.postgresql.notices import Notices
+from codex_proxy.parts.machines.postgresql.leases import Notices
 from codex_proxy.parts.machines.postgresql.store import PostgresStore
 from codex_proxy.responses.saving import BEFORE_ALL
 from tests.http.serving import Proxy, until
