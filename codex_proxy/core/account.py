@@ -20,7 +20,8 @@ class AgentModel(msgspec.Struct, frozen=True, kw_only=True):
     efforts: tuple[str, ...] = ()
     default_effort: str | None = None
     is_default: bool = False
-    owned_by: str = "codex"
+    owned_by: str = ""
+    """The owner that lists name; empty: its agent."""
     agent: str = ""
     """The name of the model's agent, with which `id` begins; empty if the server has a single one."""
     serves_unnamed: bool = False

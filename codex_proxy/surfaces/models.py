@@ -127,6 +127,11 @@ class ModelCatalog:
         """Whether `codex-5` means a model of Codex."""
         return next(iter(self.members), "") in self.codex
 
+    def owner_of(self, model: str) -> str:
+        """Returns the owner of a model that names none itself: `codex`, or the name of its agent."""
+        agent = model.partition(MODEL_SEPARATOR)[0] if self.members else ""
+        return "codex" if agent in self.codex else agent or self._source.name
+
     @property
     def names(self) -> Names:
         """The names of the models, made again when models or agents have changed."""
@@ -442,7 +447,8 @@ def one_body(name: str, catalog: ModelCatalog, created: int, names: Names | None
     """Returns the object of one model. `names`: see `resolve`."""
     names = names or catalog.names
     resolved = resolve(name, catalog, names)
-    entry: Model = {"id": name, "object": "model", "created": created, "owned_by": "codex"}
+    owner = catalog.owner_of(resolved.agent_model)
+    entry: Model = {"id": name, "object": "model", "created": created, "owned_by": owner}
     missing_features = catalog.missing_features(resolved.agent_model)
     if missing_features:
         entry["off"] = list(missing_features)
@@ -451,7 +457,7 @@ def one_body(name: str, catalog: ModelCatalog, created: int, names: Names | None
     model = names.entries.get(resolved.agent_model)
     if model is None:
         return entry
-    entry["owned_by"] = model.owned_by
+    entry["owned_by"] = model.owned_by or owner
     if model.display_name:
         entry["display_name"] = model.display_name
     if model.context_window is not None:

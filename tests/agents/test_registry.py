@@ -254,8 +254,10 @@ def test_only_an_agent_that_is_codex_lists_codex_5_and_no_list_is_empty(agent: s
         )
         source.members = {} if "" in of_each else of_each
         catalog = catalog_of(Settings(), source, named)
-        listed = [entry["id"] for entry in list_body(catalog, env, 0)["data"]]
+        entries = list_body(catalog, env, 0)["data"]
+        listed = [entry["id"] for entry in entries]
         assert listed
+        assert (entries[0]["owned_by"] == "codex") is is_codex
         assert any(re.match("code[xv]-5", name) for name in listed) is is_codex
         for name in (*listed, "codex-5", "codev-5-high", "default"):
             resolve(name, catalog)

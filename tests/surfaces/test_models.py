@@ -186,6 +186,21 @@ def test_an_entry_says_nothing_of_what_is_not_known() -> None:
     }
 
 
+@pytest.mark.parametrize("models", [(), (AgentModel(id="parrot-1", is_default=True),)])
+def test_a_model_without_an_owner_belongs_to_its_agent(models: tuple[AgentModel, ...]) -> None:
+    catalog = catalog_of(models=models, any_model=True, codex=())
+    listed = list_body(catalog, "prod", 7)["data"]
+    assert {entry["owned_by"] for entry in listed} == {"fixed"}
+    for name in ("default", "codex-5", "unlisted"):
+        assert one_body(name, catalog, 7)["owned_by"] == "fixed"
+
+
+def test_a_model_belongs_to_whom_its_agent_says() -> None:
+    models = (AgentModel(id="opus", owned_by="anthropic", is_default=True),)
+    for codex in ((), ("",)):
+        assert one_body("default", catalog_of(models=models, codex=codex), 7)["owned_by"] == "anthropic"
+
+
 def test_a_long_list_costs_in_proportion_to_its_length() -> None:
     def catalog_with(size: int) -> ModelCatalog:
         return catalog_of(models=tuple(AgentModel(id=f"model-{number}") for number in range(size)))
