@@ -413,8 +413,7 @@ def chat(base_url: str | None, model: str, key: str | None, settings: Any) -> No
     """
     from rich.console import Console
 
-    from codex_proxy.commands.chat.conversation import ChatSession
-    from codex_proxy.commands.chat.terminal import Chat, answer_once
+    from codex_proxy.commands.chat import Chat, ChatSession, answer_once
 
     address, key = _server(base_url, key, settings)
     conversation = ChatSession(address, model, key)

@@ -29,15 +29,14 @@ from codex_proxy.commands.connect.clients import PROGRAMS, ClientProgram
 from codex_proxy.commands.connect.command import (
     NO_KEY,
     ServerAccess,
+    ask_server,
     client_named,
     entries_of,
     snippet,
     write_models,
 )
-from codex_proxy.commands.connect.running import ask_server
 from codex_proxy.core.faults import UserError
-from codex_proxy.files.private import create, make_folder, replace_file
-from codex_proxy.files.temporary import TemporaryFolder, temporary_folder
+from codex_proxy.files.private import TemporaryFolder, create, make_folder, replace_file, temporary_folder
 from codex_proxy.parts import declared
 from codex_proxy.settings.fields import Settings
 

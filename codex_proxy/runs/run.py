@@ -44,9 +44,9 @@ from codex_proxy.runs.server_calls import ServerCalls, ToolRunner, approved_call
 from codex_proxy.runs.services import RunServices, call_id_entry
 from codex_proxy.runs.turn_usage import TurnUsage
 from codex_proxy.tools.attempt import Attempt
-from codex_proxy.tools.checks import TextCheck, Verdict
 from codex_proxy.tools.policy import PolicyResult, ToolOutput
 from codex_proxy.tools.replay import assistant_messages, clean_item, entries_of, output_id, visible_calls
+from codex_proxy.tools.schemas import TextCheck, Verdict
 from codex_proxy.workers.slots import Slot
 
 log = structlog.get_logger(__name__)

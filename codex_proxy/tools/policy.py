@@ -45,8 +45,7 @@ from codex_proxy.core.items import (
     ToolCall,
 )
 from codex_proxy.core.turn import NamedTools, Turn
-from codex_proxy.tools.checks import TextCheck, Verdict, unchecked_failure
-from codex_proxy.tools.schemas import is_quick, violation
+from codex_proxy.tools.schemas import TextCheck, Verdict, is_quick, unchecked_failure, violation
 
 
 class ServerCall(msgspec.Struct, frozen=True):

@@ -13,9 +13,9 @@ import msgspec
 from jsonschema_rs import Draft202012Validator, ValidationErrorKind, Validator
 
 from codex_proxy.core.caches import LruCache
+from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.json_values import UNREADABLE
-from codex_proxy.tools.checks import TextCheck, Verdict
-from codex_proxy.tools.strict_answers import undo_strict_form
+from codex_proxy.tools.strict_schemas import StrictForm, undo_strict_form
 
 HEAVY_CLASS = 160
 """The number of characters that a Unicode class counts as in a pattern."""
@@ -26,6 +26,37 @@ _REPEATED = re.compile(r"\{(\d{1,9})?(?:,(\d{1,9})?)?\}")
 _REFERENCES = frozenset({"$dynamicRef", "$recursiveRef"})
 _IDS = frozenset({"$id", "id"})
 _AGAIN = frozenset({"unevaluatedProperties", "unevaluatedItems"})
+
+
+class TextCheck(msgspec.Struct, frozen=True):
+    """A text, and the JSON schema under which it must be valid."""
+
+    schema: bytes
+    text: str
+    in_strict_form: bool = False
+    """Whether the text is for the strict form, whose placeholders are removed first."""
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """The result of a check: valid if both `wrong` and `unchecked` are None."""
+
+    wrong: str | None = None
+    """What is invalid, in words."""
+    unchecked: str | None = None
+    """Why the check could not be made."""
+    rewritten: str | None = None
+    """The text without its placeholders, if it had any."""
+    form: StrictForm | None = None
+    """The strict form, if asked for and possible."""
+
+
+def unchecked_failure(what: str, reason: str) -> Failure:
+    """Returns the failure for a text that could not be checked. `what` names the text, as `The answer`."""
+    return Failure(
+        FaultKind.UPSTREAM_ERROR,
+        f"{what} could not be checked against its schema: {reason}.",
+        code="schema_check_failed",
+    )
 
 
 class _NoBoundError(Exception):

@@ -12,8 +12,8 @@ from typing import Final
 from codex_proxy.core.caches import LruCache
 from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.turn import Turn
-from codex_proxy.tools.checks import StrictForm, TextCheck, Verdict
-from codex_proxy.tools.schemas import QUICK_SCHEMA, is_quick
+from codex_proxy.tools.schemas import QUICK_SCHEMA, TextCheck, Verdict, is_quick
+from codex_proxy.tools.strict_schemas import StrictForm
 from codex_proxy.workers.pool import WAIT_SECONDS, NoAnswer, WorkerPool
 from codex_proxy.workers.schema_worker import Question, answer
 

@@ -6,8 +6,7 @@ from typing import Final
 
 import msgspec
 
-from codex_proxy.tools.checks import TextCheck, Verdict
-from codex_proxy.tools.schemas import NotASchemaError, check_schema, verdict_on
+from codex_proxy.tools.schemas import NotASchemaError, TextCheck, Verdict, check_schema, verdict_on
 from codex_proxy.tools.strict_schemas import strict_form
 from codex_proxy.workers.worker_process import run
 

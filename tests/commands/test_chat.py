@@ -20,8 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from codex_proxy.commands.chat.conversation import ChatSession, Piece
-from codex_proxy.commands.chat.terminal import Screen
+from codex_proxy.commands.chat import ChatSession, Piece, Screen
 from codex_proxy.core.faults import UserError
 from tests.commands.codexes import CommandResult, command, environment
 from tests.http.serving import Proxy, fake_proxy, until

@@ -11,21 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.files import temporary
-from codex_proxy.files.temporary import remove_left_folders, temporary_folder
+from codex_proxy.files import private
+from codex_proxy.files.private import remove_left_folders, temporary_folder
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2] / "codex_proxy"
 KILLED = """
 import os, signal, sys
-from codex_proxy.files.temporary import temporary_folder
+from codex_proxy.files.private import temporary_folder
 with temporary_folder("test", sys.argv[1]) as folder:
     open(os.path.join(folder.path, "file"), "w").close()
     os.kill(os.getpid(), signal.SIGKILL)
 """
 INHERITS = """
 import subprocess, sys
-from codex_proxy.files.temporary import temporary_folder
+from codex_proxy.files.private import temporary_folder
 with temporary_folder("test", sys.argv[1]) as folder:
     subprocess.Popen([sys.executable, "-c", "input()"], pass_fds=[folder.lock], stdout=subprocess.DEVNULL)
     print("started", flush=True)
@@ -99,7 +99,7 @@ def test_a_folder_that_is_removed_before_it_is_locked_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process takes it for one that was left: before it is opened, and between opening and locking."""
-    open_folder, taken = temporary._opened, ["before", "between"]
+    open_folder, taken = private._opened, ["before", "between"]
 
     def opened(path: str) -> int:
         when = taken.pop() if taken else ""
@@ -110,7 +110,7 @@ def test_a_folder_that_is_removed_before_it_is_locked_is_made_again(
             os.rmdir(path)
         return lock
 
-    monkeypatch.setattr(temporary, "_opened", opened)
+    monkeypatch.setattr(private, "_opened", opened)
     with temporary_folder("test", tmp_path) as (folder, _):
         assert list(tmp_path.iterdir()) == [Path(folder)]
     assert taken == []
@@ -135,4 +135,4 @@ def test_no_other_module_makes_temporary_folders() -> None:
         if any(name in file.read_text("utf-8") for name in makes)
     }
     below_such_a_folder = "parts/acp/agent.py"
-    assert found - {below_such_a_folder} == {"files/temporary.py"}
+    assert found - {below_such_a_folder} == {"files/private.py"}

@@ -21,7 +21,7 @@ from codex_proxy.agents.codex_proto.proto_dialect import CodexProto
 from codex_proxy.agents.fake.fake_spec import PROTO_CAPABILITIES
 from codex_proxy.agents.sessions.child_per_turn import ChildPerTurnAgent, ChildSpec
 from codex_proxy.app.server import Server, make_server
-from codex_proxy.commands.page import page_of
+from codex_proxy.commands.serve import page_of
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.sse import STREAM_SLOTS
 from codex_proxy.process.child import Command

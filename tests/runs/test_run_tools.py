@@ -43,7 +43,8 @@ from codex_proxy.runs.event_log import HIGH_WATER
 from codex_proxy.runs.idle_sessions import IdleLimits
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
-from codex_proxy.tools.checks import StrictForm, TextCheck, Verdict
+from codex_proxy.tools.schemas import TextCheck, Verdict
+from codex_proxy.tools.strict_schemas import StrictForm
 from codex_proxy.workers.schema_checks import STOPPING, SchemaChecks
 from tests.runs.actors import WordAgent, WordDialect, WordTransport, all_events, end_of, text_of
 from tests.runs.virtual import close_after_test, settle, virtual

@@ -15,8 +15,8 @@ from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryMessage, Message, Reasoning, TextPart, ToolCall
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
-from codex_proxy.tools.checks import Verdict
-from codex_proxy.tools.output_check import ANY_OBJECT, OutputCheck, with_schema_words
+from codex_proxy.tools.attempt import ANY_OBJECT, OutputCheck, with_schema_words
+from codex_proxy.tools.schemas import Verdict
 from tests.core.strategies import UNENDED_LISTS
 from tests.core.well_formed import texts, violations
 

@@ -12,10 +12,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from codex_proxy.tools.checks import StrictForm
 from codex_proxy.tools.schemas import violation
-from codex_proxy.tools.strict_answers import WRAPPER, undo_strict_form
-from codex_proxy.tools.strict_schemas import is_strict_schema, strict_form
+from codex_proxy.tools.strict_schemas import (
+    WRAPPER,
+    StrictForm,
+    is_strict_schema,
+    strict_form,
+    undo_strict_form,
+)
 from tests.cpu_time import assert_cpu_time_below
 
 DRAFT_7 = {"$schema": "http://json-schema.org/draft-07/schema#"}

@@ -17,7 +17,7 @@ import pytest
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.items import Tool
 from codex_proxy.core.turn import Turn
-from codex_proxy.tools.checks import TextCheck, Verdict
+from codex_proxy.tools.schemas import TextCheck, Verdict
 from codex_proxy.workers import schema_checks
 from codex_proxy.workers.pool import NoAnswer
 from codex_proxy.workers.schema_checks import STOPPING, TOO_LONG, SchemaChecks, check_schemas
@@ -276,7 +276,7 @@ async def test_a_process_gets_nothing_of_our_environment_and_only_so_much_memory
 ORPHAN = """
 import asyncio, sys
 from codex_proxy.workers.schema_checks import SchemaChecks
-from codex_proxy.tools.checks import TextCheck
+from codex_proxy.tools.schemas import TextCheck
 async def main():
     checks = SchemaChecks()
     for text in sys.argv[2:]:

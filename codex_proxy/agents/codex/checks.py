@@ -37,7 +37,7 @@ from codex_proxy.agents.confinement.confinement_setup import confinement_check
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.core.checks import Check, CheckBuilder, failed_check
 from codex_proxy.core.faults import Fault
-from codex_proxy.files.temporary import temporary_folder
+from codex_proxy.files.private import temporary_folder
 from codex_proxy.process.child import Command, run_short
 from codex_proxy.process.launch import child_environment
 from codex_proxy.settings.fields import Settings

@@ -16,8 +16,7 @@ from codex_proxy.agents.codex.process_config import Profiles, arguments_of
 from codex_proxy.agents.codex.program import output_of
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.turn import Turn
-from codex_proxy.files.private import make_folder
-from codex_proxy.files.temporary import temporary_folder
+from codex_proxy.files.private import make_folder, temporary_folder
 from codex_proxy.process.child import Command, run_to_end
 from codex_proxy.process.launch import child_environment
 

@@ -29,8 +29,7 @@ from codex_proxy.agents.codex.program import Version, output_of
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, misconfigured
 from codex_proxy.core.json_values import UNREADABLE, text_at, value_at
-from codex_proxy.files.private import make_folder, replace_file
-from codex_proxy.files.temporary import temporary_folder
+from codex_proxy.files.private import make_folder, replace_file, temporary_folder
 from codex_proxy.process.launch import child_environment
 
 NO_LIMIT: Final = 1_000_000_000

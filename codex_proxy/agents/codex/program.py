@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from codex_proxy.agents.codex.tested import TESTED
 from codex_proxy.core.faults import Failure, Fault, FaultKind, misconfigured
-from codex_proxy.files.temporary import temporary_folder
+from codex_proxy.files.private import temporary_folder
 from codex_proxy.process.child import Command, SpawnError, run_short
 
 NATIVE_PATTERNS = (

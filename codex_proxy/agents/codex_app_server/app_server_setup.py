@@ -34,8 +34,7 @@ from codex_proxy.agents.codex_app_server.binary_check import BinaryCheck, check_
 from codex_proxy.agents.process_pool.plan import ONE_TURN_AHEAD, PoolLimits
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.core.faults import misconfigured
-from codex_proxy.files.private import make_folder
-from codex_proxy.files.temporary import remove_left_folders
+from codex_proxy.files.private import make_folder, remove_left_folders
 from codex_proxy.process.child import Command
 from codex_proxy.process.launch import credential_names
 from codex_proxy.settings.fields import Settings

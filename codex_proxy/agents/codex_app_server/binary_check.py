@@ -18,8 +18,7 @@ from codex_proxy.agents.codex.process_config import COMMON_SWITCHES, PLAIN_SWITC
 from codex_proxy.agents.codex.program import output_of
 from codex_proxy.agents.codex_app_server.contract import CONTRACT, ContractCheck, SchemaError, check_contract
 from codex_proxy.core.faults import Fault, misconfigured
-from codex_proxy.files.private import make_folder, replace_file
-from codex_proxy.files.temporary import temporary_folder
+from codex_proxy.files.private import make_folder, replace_file, temporary_folder
 
 log = structlog.get_logger(__name__)
 

@@ -19,8 +19,7 @@ import msgspec
 
 from codex_proxy.agents.codex.process_config import outermost_paths, toml_string
 from codex_proxy.core.safety import is_inside
-from codex_proxy.files.private import create, make_folder
-from codex_proxy.files.temporary import temporary_folder
+from codex_proxy.files.private import create, make_folder, temporary_folder
 from codex_proxy.process.child import Command, Exit, run_to_end
 from codex_proxy.process.launch import find_program
 

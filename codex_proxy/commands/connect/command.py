@@ -1,18 +1,20 @@
-"""The texts and files of `codex-proxy connect`."""
+"""The texts and files of `codex-proxy connect`, and what a server that may be running answers."""
 
 from __future__ import annotations
 
 import difflib
+import http.client
 import os
 import shutil
+import urllib.error
+import urllib.request
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from codex_proxy.commands.connect.clients import BY_NAME, CLIENTS, ClientSetup, Entry
 from codex_proxy.commands.connect.documents import DocumentError, set_values
-from codex_proxy.commands.connect.running import ask_server
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.files.private import FILE_MODE, create, make_folder, replace_file
@@ -203,3 +205,28 @@ def write_into(client: ClientSetup, target: ServerAccess, file: str) -> str:
     names = f"{target_file} (now)", f"{target_file} (new)"
     lines = before.splitlines(keepends=True), after.splitlines(keepends=True)
     return f"{''.join(difflib.unified_diff(*lines, *names))}\n{target_file} was written. {kept}{note}"
+
+
+SECONDS: Final = 2.0
+"""Seconds in which a running server answers."""
+MAX_BYTES: Final = 64 << 20
+
+
+class Reply(NamedTuple):
+    status: int
+    body: bytes
+
+
+def ask_server(url: str, key: str | None = None) -> Reply | None:
+    """Returns the reply to a GET; None if no codex-proxy answers there."""
+    # Without the proxy of the environment: this is a server of the user's own.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"} if key else {})
+    try:
+        with opener.open(request, timeout=SECONDS) as reply:
+            answer, server = Reply(reply.status, reply.read(MAX_BYTES)), reply.headers["Server"]
+    except urllib.error.HTTPError as error:
+        answer, server = Reply(error.code, b""), error.headers["Server"]
+    except (OSError, ValueError, http.client.HTTPException):
+        return None
+    return answer if server == "codex-proxy" else None

@@ -23,7 +23,7 @@ from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.options import Capability
 from codex_proxy.core.turn import Sandbox, Turn
-from codex_proxy.files.temporary import temporary_folder
+from codex_proxy.files.private import temporary_folder
 from codex_proxy.parts.acp.acp_dialect import AcpTurn
 from codex_proxy.parts.acp.content import first_prompt
 from codex_proxy.parts.acp.presets import CAPABILITIES, AcpPreset, DeclaredFeatures, Program

@@ -19,8 +19,7 @@ from codex_proxy.app.logs import configure
 from codex_proxy.app.server import Server, make_server
 from codex_proxy.core.json_values import is_json
 from codex_proxy.core.turn import Turn
-from codex_proxy.files.private import replace_file
-from codex_proxy.files.temporary import temporary_folder
+from codex_proxy.files.private import replace_file, temporary_folder
 from codex_proxy.parts.cassettes.content import CONTENT_FIELDS, content_of, differences, turn_of
 from codex_proxy.parts.cassettes.file_lines import UnplayableError, group_similar_lines
 from codex_proxy.parts.cassettes.format import (

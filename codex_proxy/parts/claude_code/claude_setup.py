@@ -16,8 +16,7 @@ from codex_proxy.agents.confinement.plain_turns import PlainConfinement
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.core.checks import Check, CheckBuilder, failed_check
 from codex_proxy.core.faults import Fault
-from codex_proxy.files.private import make_folder
-from codex_proxy.files.temporary import temporary_folder
+from codex_proxy.files.private import make_folder, temporary_folder
 from codex_proxy.parts import own_settings
 from codex_proxy.parts.claude_code.agent import UNMARKED, ClaudeCodeAgent, ClaudeProcesses, request_initialize
 from codex_proxy.parts.claude_code.launch import (

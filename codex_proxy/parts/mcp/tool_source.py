@@ -26,8 +26,8 @@ from codex_proxy.process.launch import Command
 from codex_proxy.settings.fields import Settings, split_list
 from codex_proxy.surfaces.responses.mcp import allowed_names, allows, needs_approval
 from codex_proxy.surfaces.responses.tools import McpOffer
-from codex_proxy.tools.checks import Verdict
 from codex_proxy.tools.policy import ToolOutput
+from codex_proxy.tools.schemas import Verdict
 from codex_proxy.workers.schema_checks import SchemaChecks
 
 log = structlog.get_logger(__name__)

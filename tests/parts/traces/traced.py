@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from codex_proxy.app.server import make_server
-from codex_proxy.commands.page import page_of
+from codex_proxy.commands.serve import page_of
 from codex_proxy.parts.traces.setup import TracesPart
 from codex_proxy.parts.traces.watcher import Traces
 from tests.http.serving import ENVIRONMENT, Proxy, running_proxy, settings_of
