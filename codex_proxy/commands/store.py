@@ -27,6 +27,7 @@ CHECKED: Final = {
     "frames": "an event of the response",
     "conversations": "the metadata of the conversation",
     "steps": "the tool step",
+    "records": "the record",
 }
 """The tables whose rows have checksums, and what a row is called in messages."""
 
@@ -43,8 +44,8 @@ async def prune(settings: Settings) -> str:
         gone = await store.prune()
         freed = await store.vacuum()
     return (
-        f"removed: {gone.responses} responses, {gone.conversations} conversations, {gone.frames} events, "
-        f"{gone.steps} tool steps, {gone.usage} sums of usage; {freed} bytes freed"
+        f"removed: {gone.responses} responses, {gone.conversations} conversations, {gone.records} records, "
+        f"{gone.frames} events, {gone.steps} tool steps, {gone.usage} sums of usage; {freed} bytes freed"
     )
 
 

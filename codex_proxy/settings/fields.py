@@ -233,7 +233,7 @@ class CoreSettings(SourcedSettings):
         30 * 86400.0, ge=0, description="seconds that a response is kept; 0: no limit"
     )
     store_conversation_max_age: float = Field(
-        0.0, ge=0, description="seconds that an unused conversation is kept; 0: no limit"
+        0.0, ge=0, description="seconds that an unused conversation or record of a part is kept; 0: no limit"
     )
     store_max_bytes: int = Field(4 << 30, ge=0, description="maximum bytes of the store; 0: no limit")
     tool_memory: Literal["disk", "ram", "off"] = Field(

@@ -105,11 +105,11 @@ _WHERE_ID: Final = "WHERE owner = ?1 AND id = ?2 AND NOT deleted"
 
 
 def response(owner: str, id: str) -> Query[StoredResponse | None]:
-    return Query(f"{_RESPONSES} {_WHERE_ID}", (owner, id), partial(_first, response_of))
+    return Query(f"{_RESPONSES} {_WHERE_ID}", (owner, id), partial(first_of, response_of))
 
 
 def conversation(owner: str, id: str) -> Query[StoredConversation | None]:
-    return Query(f"{_CONVERSATIONS} {_WHERE_ID}", (owner, id), partial(_first, conversation_of))
+    return Query(f"{_CONVERSATIONS} {_WHERE_ID}", (owner, id), partial(first_of, conversation_of))
 
 
 def row_of(kind: Kind, owner: str, id: str) -> Query[int]:
@@ -119,7 +119,7 @@ def row_of(kind: Kind, owner: str, id: str) -> Query[int]:
     return Query(sql, (owner, id), lambda rows: int(_require_row(rows, kind, id)[0]))
 
 
-def _first(make: Callable[[Row], T], rows: Iterator[Row]) -> T | None:
+def first_of(make: Callable[[Row], T], rows: Iterator[Row]) -> T | None:
     row = next(rows, None)
     return None if row is None else make(row)
 
@@ -154,10 +154,10 @@ def page_of(kind: Kind, owner: str, id: str, page: PageRequest) -> Query[Page[St
     """
     behind = page.after is not None
     values = (owner, id, page.limit + 1, *([page.after] if behind else []))
-    return Query(_page(kind, page.order, behind=behind), values, partial(_make_page, item_of, page.limit))
+    return Query(_page(kind, page.order, behind=behind), values, partial(make_page, item_of, page.limit))
 
 
-def _make_page(make: Callable[[Row], T], limit: int, rows: Iterator[Row]) -> Page[T]:
+def make_page(make: Callable[[Row], T], limit: int, rows: Iterator[Row]) -> Page[T]:
     found = [make(row) for row in rows]
     return Page(tuple(found[:limit]), has_more=len(found) > limit)
 
@@ -312,7 +312,7 @@ def newest(
 
     sql = _NEWEST.format(select=select, kind=kind, id=has_id, text=has_text)
     values = (owner, before, search.encode().lower(), limit + 1)
-    return Query(sql, values, partial(_make_page, make, limit))
+    return Query(sql, values, partial(make_page, make, limit))
 
 
 _TREE: Final = f""", root AS (
@@ -394,12 +394,22 @@ def usage(query: UsageQuery) -> Query[list[UsageSum]]:
 
 # --- the whole store ------------------------------------------------------------------------------
 
-_COUNT_NAMES: Final = ("responses", "unfinished", "conversations", "items", "frames", "steps", "oldest")
+_COUNT_NAMES: Final = (
+    "responses",
+    "unfinished",
+    "conversations",
+    "items",
+    "frames",
+    "steps",
+    "records",
+    "oldest",
+)
 COUNTS: Final[Query[dict[str, Any]]] = Query(
     """
 SELECT (SELECT count(*) FROM @responses WHERE NOT deleted), (SELECT count(*) FROM @responses WHERE unfinished),
     (SELECT count(*) FROM @conversations WHERE NOT deleted), (SELECT count(*) FROM @items),
     (SELECT count(*) FROM @frames), (SELECT count(*) FROM @steps),
+    (SELECT count(*) FROM @records WHERE NOT deleted),
     (SELECT min(created) FROM @responses WHERE NOT deleted)""",
     (),
     lambda rows: dict(zip(_COUNT_NAMES, next(rows), strict=True)),
@@ -412,17 +422,18 @@ RESPONSES: Final[Query[int]] = Query("SELECT count(*) FROM @responses", (), lamb
 
 
 def older_kind(dialect: SqlDialect, before: float) -> Query[Removed]:
-    """Returns the kind, response or conversation, of the object that is the oldest that may be removed, from before
-    `before` (seconds since 1970).
+    """Returns the kind of the object that is the oldest that may be removed, from before `before` (seconds since
+    1970).
     """
     sql = f"""
 SELECT (SELECT min(created) FROM @responses WHERE {dialect.ended} AND NOT deleted AND created <= ?1),
-    (SELECT min(touched) FROM @conversations WHERE NOT deleted AND touched <= ?1)"""
+    (SELECT min(touched) FROM @conversations WHERE NOT deleted AND touched <= ?1),
+    (SELECT min(touched) FROM @records WHERE parent IS NULL AND NOT deleted AND NOT busy AND touched <= ?1)"""
 
     def convert(rows: Iterator[Row]) -> Removed:
-        created, touched = next(rows)
-        is_response = touched is None or (created is not None and created <= touched)
-        return "responses" if is_response else "conversations"
+        kinds: tuple[Removed, ...] = ("responses", "conversations", "records")
+        ages = [(age, kind) for age, kind in zip(next(rows), kinds, strict=True) if age is not None]
+        return min(ages, key=lambda each: each[0])[1] if ages else "responses"
 
     return Query(sql, (before,), convert)
 
@@ -430,7 +441,7 @@ SELECT (SELECT min(created) FROM @responses WHERE {dialect.ended} AND NOT delete
 LAST_USE: Final[Query[float | None]] = Query(
     """
 SELECT (SELECT max(created) FROM @responses), (SELECT max(touched) FROM @conversations),
-    (SELECT max(hour) FROM @usage)""",
+    (SELECT max(touched) FROM @records WHERE parent IS NULL), (SELECT max(hour) FROM @usage)""",
     (),
     lambda rows: max((float(each) for each in next(rows) if each is not None), default=None),
 )

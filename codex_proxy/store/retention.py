@@ -18,12 +18,12 @@ ROWS_AT_ONCE: Final = 1000
 NOTHING_REMOVED: Final = PruneResult()
 
 
-Removed: TypeAlias = Literal["steps", "frames", "usage", "responses", "conversations"]
+Removed: TypeAlias = Literal["steps", "frames", "usage", "responses", "conversations", "records"]
 What: TypeAlias = Removed | Literal["objects"]
 
 
 class Rule(NamedTuple):
-    """A step of the removal: removes the oldest rows, or objects of both kinds (`objects`), from before `before`
+    """A step of the removal: removes the oldest rows, or objects of all kinds (`objects`), from before `before`
     (seconds since 1970).
     """
 
@@ -81,6 +81,7 @@ def rules(retention: Retention, step_age: float, now: float) -> Iterator[Rule]:
         yield Rule("responses", now - retention.age)
     if retention.conversation_age is not None:
         yield Rule("conversations", now - retention.conversation_age)
+        yield Rule("records", now - retention.conversation_age)
     spared_since = now - retention.spared
     if retention.max_responses is not None:
         yield Rule("responses", spared_since, max_count=retention.max_responses)

@@ -243,9 +243,18 @@ TABLES: Final = (
     CopiedTable("conversation_items", ("conversation", "position"), ("item", "item_id", "visible")),
     CopiedTable("steps", ("seq",), ("owner", "key", "created", "value", "value_sum"), at_once=20),
     CopiedTable("usage", ("owner", "hour", "model"), FIGURES),
+    CopiedTable(
+        "records",
+        ("seq",),
+        (
+            *("owner", "kind", "id", "parent", "created", "touched"),
+            *("busy", "deleted", "json_sum", "json"),
+        ),
+        at_once=20,
+    ),
     CopiedTable("webhooks", ("seq",), ("event_id", "url", "body", "tries")),
 )
 """The tables, each after those that it refers to."""
 
-FLAGS: Final = frozenset({"background", "unfinished", "deleted", "visible"})
+FLAGS: Final = frozenset({"background", "unfinished", "deleted", "visible", "busy"})
 """Boolean columns, which SQLite has as numbers."""

@@ -13,9 +13,10 @@ from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.keys import Key
 from codex_proxy.core.step_memory import RamStepMemory, StepMemorySettings
 from codex_proxy.core.tokens import UsageSum
-from codex_proxy.store import queries
+from codex_proxy.store import queries, records
 from codex_proxy.store.leases import Leases
 from codex_proxy.store.queries import ABOVE_ALL, Query, SqlDialect
+from codex_proxy.store.records import to_write
 from codex_proxy.store.retention import NOTHING_REMOVED, Removed, Rule, rules
 from codex_proxy.store.rows import (
     KINDS,
@@ -40,6 +41,8 @@ from codex_proxy.store.values import (
     PageRequest,
     PendingWebhook,
     PruneResult,
+    Record,
+    RecordKey,
     ResponseUpdate,
     Retention,
     StoredConversation,
@@ -72,7 +75,7 @@ class StoreOptions(TypedDict, total=False):
 
 
 class Store(ABC):
-    """Responses, conversations, sums of usage, pending webhooks, and the step memory (`StepMemory`).
+    """Responses, conversations, records of parts, sums of usage, pending webhooks, and the step memory (`StepMemory`).
 
     - A write that has returned is on disk, and later reads see it. One whose caller was cancelled, or that raised
       `StoreUnavailable`, is stored completely or not at all.
@@ -320,6 +323,52 @@ class Store(ABC):
     async def _row_before(self, kind: Kind, owner: str, after: str | None) -> int:
         return ABOVE_ALL if after is None else await self._ask(queries.row_of(kind, owner, after))
 
+    # --- records --------------------------------------------------------------------------------
+
+    async def write_records(
+        self,
+        owner: str,
+        records: Sequence[Record],
+        *,
+        gone: Collection[RecordKey] = (),
+        require: RecordKey | None = None,
+    ) -> None:
+        """Adds or replaces records in this order, and deletes those `gone` as `delete_record` does: all together.
+
+        Of one that exists (of its owner, kind and id) only `json`, `busy` and the time of its last use change. Its
+        parent is there before, or earlier in the order; to write what is below a record is a use of it, too. Raises
+        `NotStored`, and writes nothing, without a parent, or without the record `require`: who goes on with a record
+        that may have been deleted meanwhile names it, so that it does not come back.
+        """
+        await self._write_records(owner, to_write(records, gone), gone, require)
+
+    @abstractmethod
+    async def _write_records(
+        self, owner: str, written: Sequence[Record], gone: Collection[RecordKey], require: RecordKey | None
+    ) -> None: ...
+
+    async def record(self, owner: str, kind: str, id: str) -> Record | None:
+        return await self._ask(records.record(owner, kind, id))
+
+    async def records(self, owner: str, kind: str, page: PageRequest, *, parent: str = "") -> Page[Record]:
+        """Returns a page of the records of a kind directly below `parent` (empty: without a parent), in the order in
+        which they were added. Raises `NotStored` without the record `after` among them.
+        """
+        found = await self._ask(records.page_of(owner, kind, page, parent))
+        if not found.items and page.after is not None:
+            after = await self.record(owner, kind, page.after)
+            if after is None or after.parent != parent:
+                raise NotStored("record", page.after)
+        return found
+
+    @abstractmethod
+    async def delete_record(self, owner: str, kind: str, id: str) -> bool:
+        """Deletes a record with all that is below it; returns False if there is none."""
+
+    async def busy_records(self, kind: str) -> list[tuple[str, Record]]:
+        """Returns owner and record of all that are busy, of all owners."""
+        return await self._ask(records.busy(kind))
+
     # --- the step memory ------------------------------------------------------------------------
 
     async def remember(self, owner: str, entries: Mapping[bytes, bytes], *, durable: bool = True) -> None:
@@ -450,7 +499,7 @@ class Store(ABC):
         """Writes a row and removes it."""
 
     async def export(self, write: Callable[[bytes], object]) -> int:
-        """Writes a line of JSON for each response and conversation. Returns how many."""
+        """Writes a line of JSON for each response, conversation and record. Returns how many."""
         total = 0
         for kind in KINDS:
             after = 0
@@ -465,6 +514,16 @@ class Store(ABC):
                 for row, *columns in objects:
                     write(export_line(kind, columns, held.get(row, ())))
                 total, after = total + len(objects), objects[-1][0]
+        return total + await self._export_records(write)
+
+    async def _export_records(self, write: Callable[[bytes], object]) -> int:
+        total = after = 0
+        while rows := await self._ask(records.next_to_export(after, OBJECTS_AT_ONCE)):
+            for _, is_live, owner, *columns in rows:
+                if is_live:
+                    write(records.export_line(owner, columns))
+                    total += 1
+            after = rows[-1][0]
         return total
 
     @abstractmethod

@@ -52,7 +52,7 @@ class StoreInUse(StoreRefused):
 class NotStored(StoreError):  # noqa: N818
     """The owner has no such object."""
 
-    def __init__(self, kind: Literal["response", "conversation", "item"], id: str) -> None:
+    def __init__(self, kind: Literal["response", "conversation", "item", "record"], id: str) -> None:
         super().__init__(f"there is no {kind} {id!r}")
         self.kind = kind
         self.id = id
@@ -101,14 +101,14 @@ class ContextTooLarge(StoreError):  # noqa: N818
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of the stored data (None: no limit). The oldest responses and least recently used conversations are
-    removed first; of responses that continue each other, the last.
+    """Limits of the stored data (None: no limit). The oldest responses, and the least recently used conversations and
+    records, are removed first; of responses that continue each other, the last.
     """
 
     age: float | None = 30 * 86400.0
     """Seconds for which responses are kept; 30 days as at OpenAI."""
     conversation_age: float | None = None
-    """Seconds for which a conversation is kept after its last use."""
+    """Seconds for which a conversation or record is kept after its last use."""
     usage_age: float | None = 400 * 86400.0
     """Seconds for which sums of usage are kept: a year and a month."""
     frames_age: float = 86400.0
@@ -239,6 +239,29 @@ class StoredConversation(msgspec.Struct, frozen=True, kw_only=True):
     """A number that increases with every change of the items."""
 
 
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """An object of a part of the program: JSON that is found by its kind and id, and listed below its parent."""
+
+    kind: str
+    id: str
+    json: bytes
+    created: float
+    parent: str = ""
+    """The id of the record that it belongs to, and is removed with; empty for one that stands alone. Only one
+    kind has a record with this id.
+    """
+    busy: bool = False
+    """Whether work is in progress for it, so that retention leaves it."""
+
+    @property
+    def key(self) -> RecordKey:
+        return self.kind, self.id
+
+
+RecordKey: TypeAlias = tuple[str, str]
+"""The kind and id of a record."""
+
+
 class PageRequest(msgspec.Struct, frozen=True):
     """A request for at most `limit` items after the item `after` (None: from the beginning)."""
 
@@ -264,8 +287,8 @@ class TreeNode(msgspec.Struct, frozen=True):
 
 
 class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of objects. `unfinished` counts background responses, `steps` entries of the step memory, and `frames`
-    stream events.
+    """Counts of objects. `unfinished` counts background responses, `steps` entries of the step memory, `frames` stream
+    events, and `records` those of all parts and levels.
     """
 
     location: str
@@ -280,6 +303,7 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     items: int
     frames: int
     steps: int
+    records: int
     oldest: float | None
     """When the oldest response was created, in seconds since 1970."""
 
@@ -292,10 +316,11 @@ class CheckResult(msgspec.Struct, frozen=True):
 
 
 class PruneResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How many objects were removed; `usage` counts hourly sums."""
+    """How many objects were removed; `usage` counts hourly sums, and `records` those without a parent."""
 
     responses: int = 0
     conversations: int = 0
+    records: int = 0
     frames: int = 0
     steps: int = 0
     usage: int = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import (
     PageRequest,
+    Record,
     StoredConversation,
     StoredItem,
     StoredResponse,
@@ -66,6 +67,15 @@ def response(
 
 def conversation(id: str, *, owner: str = OWNER, **metadata: str) -> StoredConversation:
     return StoredConversation(owner=owner, id=id, created=1_700_000_000.0, metadata=metadata)
+
+
+def record(id: str, text: str = "", *, kind: str = "item", parent: str = "", busy: bool = False) -> Record:
+    json = f'{{"id":"{id}","text":"{text}"}}'.encode()
+    return Record(kind=kind, id=id, json=json, created=1_700_000_000.0, parent=parent, busy=busy)
+
+
+def session(id: str, text: str = "", *, busy: bool = False) -> Record:
+    return record(id, text, kind="session", busy=busy)
 
 
 async def turn(

@@ -13,7 +13,7 @@ from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import PageRequest, StoreDamaged
 from tests.store.conftest import Overwrite
-from tests.store.stored import OWNER, Hands, conversation, item, response
+from tests.store.stored import OWNER, Hands, conversation, item, response, session
 
 WORD, FLIPPED = b"a secret word", b"a secret worm"
 
@@ -63,6 +63,13 @@ READS: dict[str, tuple[str, str, bytes | str, Read]] = {
         b'{"a":"c"}',
         lambda store: store.conversation(OWNER, "conv_1"),
     ),
+    "a record": ("records", "json", b"{}", lambda store: store.record(OWNER, "session", "s")),
+    "a listed record": (
+        "records",
+        "json",
+        "no bytes",
+        lambda store: store.records(OWNER, "session", PageRequest()),
+    ),
     "a tool step": ("steps", "value", b"\x00", lambda store: store.recall(OWNER, [b"key"])),
 }
 
@@ -74,6 +81,7 @@ async def fill(store: Store) -> None:
     await store.append_frames(OWNER, "resp_1", [(0, b"event")])
     await store.add_conversation(conversation("conv_1", a="b"), [item("item_1", "word")])
     await store.remember(OWNER, {b"key": b"value"})
+    await store.write_records(OWNER, [session("s")])
 
 
 @pytest.mark.sampled(every=7)
@@ -85,13 +93,13 @@ async def test_damaged_rows_are_reported_and_never_returned(
     await fill(store)
     await read(store)
     before = await check_rows(store)
-    assert before.rows == 5
+    assert before.rows == 6
     assert before.damaged == ()
     await overwrite(table, column, value)
     with pytest.raises(StoreDamaged, match="is damaged"):
         await read(store)
     (named,) = (await check_rows(store)).damaged
-    assert named.rpartition(" ")[2] in ("resp_1", "item_1", "conv_1", b"key".hex().upper())
+    assert named.rpartition(" ")[2] in ("resp_1", "item_1", "conv_1", "s", b"key".hex().upper())
 
 
 async def test_a_bit_that_flips_in_the_file_is_noticed(path: Path) -> None:

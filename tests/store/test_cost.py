@@ -13,8 +13,9 @@ import pytest
 
 from codex_proxy.core.tokens import Figures
 from codex_proxy.store import queries
+from codex_proxy.store import records as record_queries
 from codex_proxy.store.retention import Removed
-from codex_proxy.store.sqlite import conversations, removal, responses, statements
+from codex_proxy.store.sqlite import conversations, records, removal, responses, statements
 from codex_proxy.store.sqlite.opening import open_in_memory
 from codex_proxy.store.sqlite.statements import DIALECT, ask
 from codex_proxy.store.usage import UsageEntry, UsageQuery
@@ -25,7 +26,7 @@ from codex_proxy.store.values import (
     StoredItem,
 )
 from tests.growth import assert_linear
-from tests.store.stored import OWNER, conversation, item, response
+from tests.store.stored import OWNER, conversation, item, record, response, session
 
 NOW: Final = 1_800_000_000.0
 BY_DAY: Final = UsageQuery(owner=OWNER, start=0, end=1 << 40, width=86400)
@@ -95,6 +96,22 @@ def add_conversation_turns(connection: Connection, count: int) -> None:
     for start in range(0, count, 20):
         given = [item(f"item_{number}") for number in range(start, min(count, start + 20))]
         conversations.append(connection, OWNER, "conv", given, ContextLimits(), NOW)
+
+
+def one_record(connection: Connection, count: int) -> None:
+    given = [session("s"), *(record(f"item_{number}", parent="s") for number in range(count))]
+    records.write(connection, OWNER, given, [], None, NOW)
+
+
+def records_in_steps(connection: Connection, count: int) -> None:
+    records.write(connection, OWNER, [session("s")], [], None, NOW)
+    for number in range(count):
+        given = [record(f"item_{number}", parent="s"), session("s")]
+        records.write(connection, OWNER, given, [], ("session", "s"), NOW)
+
+
+def unconnected_records(connection: Connection, count: int) -> None:
+    records.write(connection, OWNER, [session(f"s_{number}") for number in range(count)], [], None, NOW)
 
 
 def pages(read: Callable[[PageRequest], object]) -> Callable[[], None]:
@@ -174,6 +191,11 @@ def delete_response(connection: Connection, id: str = "resp") -> None:
     swept(connection)
 
 
+def delete_record(connection: Connection) -> None:
+    removal.delete(connection, records.mark_deleted, OWNER, "session", "s")
+    swept(connection)
+
+
 def remove_all(what: Removed) -> Callable[[Connection], None]:
     def until_nothing_is_left(connection: Connection) -> None:
         while removal.remove(connection, what, NOW + 1, 50):
@@ -196,6 +218,8 @@ WRITES: Final[dict[str, tuple[int, Callable[[Connection, int], object]]]] = {
     "frames, many at once": (7500, lambda connection, n: add_stream(connection, n, at_once=250)),
     "entries of the step memory": (2500, entries),
     "one entry again and again": (2500, one_entry_again),
+    "records below one": (1500, one_record),
+    "records, one at a time": (750, records_in_steps),
     "sums of usage": (3750, record_turns),
     "webhooks": (3750, to_send),
 }
@@ -232,6 +256,11 @@ READS: Final[dict[str, tuple[int, Callable[[Connection, int], object], Callable[
         add_conversation_turns,
         lambda c: ask(c, queries.find(OWNER, [id for (id,) in c.execute("SELECT id FROM items")])),
     ),
+    "pages of records": (
+        800,
+        one_record,
+        lambda c: pages(lambda page: ask(c, record_queries.page_of(OWNER, "item", page, "s")))(),
+    ),
     "frames in parts": (3000, add_stream, frames_in_parts),
     "usage": (1500, record_turns, lambda c: ask(c, queries.usage(BY_DAY))),
     "entries by their keys": (1500, entries, keys),  # in the default run, which is all that newer Pythons run
@@ -242,6 +271,8 @@ REMOVALS: Final[
 ] = {
     "a response of many items": (400, one_response, delete_response),
     "a response of many frames": (4000, add_stream, delete_response),
+    "a record of many": (400, one_record, delete_record),
+    "records by their age": (300, unconnected_records, remove_all("records")),
     "responses by their age": (300, add_unconnected_responses, remove_all("responses")),
     "a chain by its age": (300, one_item_each, remove_all("responses")),
     "frames by their age": (2500, add_stream, remove_all("frames")),

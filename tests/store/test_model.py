@@ -62,7 +62,7 @@ class KnownConversation:
     version: int = 0
 
 
-class StoreMachine(RuleBasedStateMachine):
+class Machine(RuleBasedStateMachine):
     """One store and one model of it; every rule does the same to both and compares what they say."""
 
     engines: ClassVar[tuple[ModuleType, ...]] = (removal,)
@@ -75,21 +75,12 @@ class StoreMachine(RuleBasedStateMachine):
         for engine in self.engines:
             self.patch.setattr(engine, "PIECE", 2)  # so that most deletions take several writes
         self.open()
-        self.responses: dict[tuple[str, str], KnownResponse] = {}
-        self.conversations: dict[tuple[str, str], KnownConversation] = {}
 
     def open(self) -> None:
         """Opens an empty store."""
         opened = Connections()
         self.store: Store = SqliteStore.in_memory(clock=Hands(), opener=opened)
         self.connection = opened[0]
-
-    def sizes(self, owner: str, id: str) -> tuple[int, int]:
-        """Returns how many items and bytes the store says that a conversation has."""
-        found: tuple[int, int] = self.connection.execute(
-            "SELECT items, bytes FROM conversations WHERE owner = ? AND id = ?", (owner, id)
-        ).fetchone()
-        return found
 
     def teardown(self) -> None:
         if hasattr(self, "runner"):
@@ -103,6 +94,22 @@ class StoreMachine(RuleBasedStateMachine):
             return self.runner.run(asked)
         except (NotFinished, NotStored, StoreConflict) as error:
             return type(error)
+
+
+class StoreMachine(Machine):
+    """Responses and conversations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.responses: dict[tuple[str, str], KnownResponse] = {}
+        self.conversations: dict[tuple[str, str], KnownConversation] = {}
+
+    def sizes(self, owner: str, id: str) -> tuple[int, int]:
+        """Returns how many items and bytes the store says that a conversation has."""
+        found: tuple[int, int] = self.connection.execute(
+            "SELECT items, bytes FROM conversations WHERE owner = ? AND id = ?", (owner, id)
+        ).fetchone()
+        return found
 
     # --- what the model knows -------------------------------------------------------------------
 
@@ -322,10 +329,11 @@ class StoreMachine(RuleBasedStateMachine):
         assert stats.responses == live  # type: ignore[union-attr]
 
 
-TestStoreAgainstItsModel = StoreMachine.TestCase
-TestStoreAgainstItsModel.settings = settings(
+SETTINGS = settings(
     stateful_step_count=30,
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
+TestStoreAgainstItsModel = StoreMachine.TestCase
+TestStoreAgainstItsModel.settings = SETTINGS

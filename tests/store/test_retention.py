@@ -19,7 +19,9 @@ from tests.store.stored import (
     hidden_item,
     item,
     items,
+    record,
     response,
+    session,
     turn,
 )
 
@@ -233,9 +235,10 @@ async def test_stats_count_what_is_there(store: Store, clock: Hands) -> None:
     await store.add_conversation(conversation("conv_1"), items("c"))
     await store.remember(OWNER, {b"1": b""})
     await store.remember(OWNER, {b"2": b""}, durable=False)
+    await store.write_records(OWNER, [session("s"), record("a", parent="s")])
     stats = await store.stats()
     counted = (stats.responses, stats.unfinished, stats.conversations, stats.items, stats.frames, stats.steps)
-    assert counted == (1, 1, 1, 3, 1, 2)
+    assert (*counted, stats.records) == (1, 1, 1, 3, 1, 2, 2)
     assert stats.oldest == clock.now
     assert stats.bytes_used > 0
 

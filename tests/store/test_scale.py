@@ -8,7 +8,7 @@ import sqlite3
 from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.values import PageRequest
 from tests.store.conftest import Connections
-from tests.store.stored import OWNER, conversation, item, response, turn
+from tests.store.stored import OWNER, conversation, item, record, response, session, turn
 
 
 class Effort:
@@ -93,6 +93,33 @@ async def test_input_items_of_a_long_request_are_found_through_an_index(
     assert (effort.statements, effort.steps) == (1, 0)
 
 
+async def test_pages_of_ten_thousand_records_and_their_deletion_cost_the_same_everywhere(
+    file_store: SqliteStore, connections: Connections
+) -> None:
+    await file_store.write_records(OWNER, [session(f"s{number}") for number in range(3000)])
+    for start in range(0, 10_000, 1000):
+        below = [record(f"item_{number}", parent="s1500") for number in range(start, start + 1000)]
+        await file_store.write_records(OWNER, below)
+    await file_store.record(OWNER, "session", "s1500")  # opens the reading connection
+    for after in ("item_100", "item_5000", "item_9800"):
+        effort = Effort(connections)
+        request = PageRequest(limit=100, order="asc", after=after)
+        page = await file_store.records(OWNER, "item", request, parent="s1500")
+        assert page.items[0].id == f"item_{int(after.removeprefix('item_')) + 1}"
+        assert (effort.statements, effort.steps < 10) == (1, True)  # 100 steps for each record
+    effort = Effort(connections)
+    assert (await file_store.records(OWNER, "session", PageRequest(limit=1, after="s1501"))).items[
+        0
+    ].id == "s1500"
+    assert await file_store.busy_records("session") == []
+    await file_store.write_records(OWNER, [record("more", parent="s1500"), session("s1500", busy=True)])
+    assert (effort.statements < 20, effort.steps <= 1) == (True, True)
+    effort = Effort(connections)
+    assert await file_store.delete_record(OWNER, "session", "s1500")
+    assert await file_store.record(OWNER, "item", "item_9999") is None
+    assert effort.statements < 100
+
+
 async def test_deleting_among_many_costs_what_is_deleted(
     file_store: SqliteStore, connections: Connections
 ) -> None:
@@ -100,6 +127,7 @@ async def test_deleting_among_many_costs_what_is_deleted(
         conversation("many"), [item(f"item_{number}") for number in range(3000)]
     )
     await file_store.add_conversation(conversation("one"), [item("alone")])
+    await file_store.write_records(OWNER, [session(f"s{number}") for number in range(3000)])
     await asyncio.gather(*(turn(file_store, f"resp_{number}") for number in range(3000)))
     await turn(file_store, "next", after="resp_200")
     await turn(file_store, "last", after="resp_0")
@@ -108,6 +136,7 @@ async def test_deleting_among_many_costs_what_is_deleted(
         file_store.delete_response(OWNER, "resp_200"),  # stays as the context of `next`
         file_store.delete_item(OWNER, "many", "item_1500"),
         file_store.delete_conversation(OWNER, "one"),
+        file_store.delete_record(OWNER, "session", "s1500"),
     ):
         effort = Effort(connections)
         await deleting

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from codex_proxy.store.retention import OBJECTS_AT_ONCE, Removed
-from codex_proxy.store.sqlite import conversations, responses
+from codex_proxy.store.sqlite import conversations, records, responses
 from codex_proxy.store.sqlite.opening import version_of
 from codex_proxy.store.sqlite.statements import forget
 
@@ -24,7 +24,8 @@ _RESPONSE_ITEMS: Final = ("response_items", ("response", "side", "position"))
 _CONVERSATION_ITEMS: Final = ("conversation_items", ("conversation", "position"))
 """The tables of lists of items, with their key columns."""
 
-Mark = Callable[[sqlite3.Connection, str, str], bool]
+Mark = Callable[..., bool]
+"""The type of a function that marks the object of an owner, and a kind and id or an id."""
 
 
 class Budget:
@@ -38,9 +39,9 @@ class Budget:
         self.left -= 1 + size // PAGE_BYTES
 
 
-def delete(connection: sqlite3.Connection, mark: Mark, owner: str, id: str) -> tuple[bool, bool]:
+def delete(connection: sqlite3.Connection, mark: Mark, *key: str) -> tuple[bool, bool]:
     """Marks an object and removes its first rows. Returns whether it existed, and whether rows are left."""
-    if not mark(connection, owner, id):
+    if not mark(connection, *key):
         return False, False
     # Few at once, because a commit may have many deletions.
     return True, sweep(connection, Budget(PIECE // 10))
@@ -88,6 +89,26 @@ def _remove_conversation(connection: sqlite3.Connection, row: int, budget: Budge
         budget.spend()
 
 
+def _remove_record(connection: sqlite3.Connection, row: int, budget: Budget) -> None:
+    found = connection.execute(
+        "SELECT seq, length(json), EXISTS (SELECT 1 FROM records AS below WHERE below.parent = records.seq)"
+        " FROM records WHERE parent = ? LIMIT ?",
+        (row, budget.left),
+    ).fetchall()
+    for below, size, is_parent in found:
+        if is_parent:  # it is the next one whose rows are removed
+            connection.execute(records.MARK, (below,))
+            connection.execute("UPDATE records SET parent = NULL WHERE seq = ?", (below,))
+        else:
+            connection.execute("DELETE FROM records WHERE seq = ?", (below,))
+        budget.spend(size)
+        if budget.left <= 0:
+            return
+    (size,) = connection.execute("SELECT length(json) FROM records WHERE seq = ?", (row,)).fetchone()
+    connection.execute("DELETE FROM records WHERE seq = ?", (row,))
+    budget.spend(size)
+
+
 def _remove_frames(connection: sqlite3.Connection, row: int, budget: Budget) -> None:
     found = connection.execute(
         "SELECT number, length(data) FROM frames WHERE response = ? ORDER BY number LIMIT ?",
@@ -124,6 +145,7 @@ def _remove_items(
 _MARKED: Final[tuple[tuple[str, Callable[[sqlite3.Connection, int, Budget], None]], ...]] = (
     ("SELECT seq FROM responses WHERE deleted = 1 AND children = 0 LIMIT 1", _remove_response),
     ("SELECT seq FROM conversations WHERE deleted = 1 LIMIT 1", _remove_conversation),
+    ("SELECT seq FROM records WHERE deleted = 1 LIMIT 1", _remove_record),
     (
         "SELECT seq FROM responses WHERE deleted = 1 AND children > 0 AND background = 1"
         " AND EXISTS (SELECT 1 FROM frames WHERE response = seq) LIMIT 1",
@@ -151,6 +173,8 @@ def remove(connection: sqlite3.Connection, what: Removed, before: float, most: i
         return _remove_objects(connection, _OLDEST_RESPONSE, responses.mark_deleted, before, most)
     if what == "conversations":
         return _remove_objects(connection, _OLDEST_CONVERSATION, conversations.mark_deleted, before, most)
+    if what == "records":
+        return _remove_objects(connection, _OLDEST_RECORD, records.mark_deleted, before, most)
     return connection.execute(_ROWS[what], (before, most)).rowcount
 
 
@@ -189,6 +213,10 @@ _OLDEST_RESPONSE: Final = (
 )
 _OLDEST_CONVERSATION: Final = (
     "SELECT owner, id FROM conversations WHERE touched <= ? AND deleted = 0 ORDER BY touched, seq LIMIT 1"
+)
+_OLDEST_RECORD: Final = (
+    "SELECT owner, kind, id FROM records WHERE parent IS NULL AND touched <= ? AND deleted = 0 AND busy = 0"
+    " ORDER BY touched, seq LIMIT 1"
 )
 _OLDEST_STREAM: Final = (
     "(SELECT seq FROM responses WHERE background = 1 AND unfinished = 0 AND created <= ?1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, TypeVar, Unpack
@@ -13,7 +13,7 @@ from codex_proxy.store.leases import Key, ReservedWebhooks, SingleNodeLeases
 from codex_proxy.store.queries import Query
 from codex_proxy.store.retention import Removed
 from codex_proxy.store.rows import CopiedTable, Row
-from codex_proxy.store.sqlite import conversations, removal, responses, statements
+from codex_proxy.store.sqlite import conversations, records, removal, responses, statements
 from codex_proxy.store.sqlite.connections import Readers, Writer
 from codex_proxy.store.sqlite.opening import (
     Connect,
@@ -31,6 +31,8 @@ from codex_proxy.store.values import (
     Frame,
     NewItem,
     PendingWebhook,
+    Record,
+    RecordKey,
     ResponseUpdate,
     StoredConversation,
     StoredItem,
@@ -126,8 +128,8 @@ class SqliteStore(Store):
     async def _sizes(self) -> tuple[str, int, int, int]:
         return self._location, *await self._read(removal.sizes)
 
-    async def _delete(self, mark: removal.Mark, owner: str, id: str) -> bool:
-        found, more = await self._write(removal.delete, mark, owner, id)
+    async def _delete(self, mark: removal.Mark, *key: str) -> bool:
+        found, more = await self._write(removal.delete, mark, *key)
         if more:  # a task removes them, so that each write stays short
             self._sweep_later()
         return found
@@ -214,6 +216,22 @@ class SqliteStore(Store):
 
     async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> StoredConversation:
         return await self._write(conversations.delete_item, owner, conversation_id, item_id, self._now)
+
+    # --- records --------------------------------------------------------------------------------
+
+    async def _write_records(
+        self,
+        owner: str,
+        written: Sequence[Record],
+        gone: Collection[RecordKey],
+        require: RecordKey | None,
+    ) -> None:
+        await self._write(records.write, owner, written, gone, require, self._now)
+        if gone:
+            self._sweep_later()
+
+    async def delete_record(self, owner: str, kind: str, id: str) -> bool:
+        return await self._delete(records.mark_deleted, owner, kind, id)
 
     # --- usage ----------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.store import Store
 from codex_proxy.store.usage import UsageEntry, UsageQuery
 from codex_proxy.store.values import (
+    PageRequest,
     PendingWebhook,
     StoreRefused,
     StoreUnavailable,
@@ -31,7 +32,9 @@ from tests.store.stored import (
     conversation,
     hidden_item,
     item,
+    record,
     response,
+    session,
     turn,
 )
 
@@ -77,6 +80,8 @@ async def fill_store(store: Store) -> None:
     told = PendingWebhook("evt_1", "https://a.example", b"{}", tries=2)
     await store.update_response(OWNER, "ended", status="completed", json=b"{}", webhooks=[told])
     await store.remember(OWNER, {b"key": b"value"})
+    await store.write_records(OWNER, [session("s"), *(record(f"r{n}", parent="s") for n in range(20))])
+    await store.write_records(OTHER, [session("s", busy=True), session("gone")], gone=[("session", "gone")])
     await store.add_usage([UsageEntry(OWNER, "model", 3600, Figures(turns=2, input=1 << 40))])
 
 
@@ -104,6 +109,10 @@ async def test_a_copy_has_everything_and_goes_on_as_the_first_would(
     assert msgspec.structs.replace(claimed, claim=None) == expected
     assert await target.recall(OWNER, [b"key"]) == {b"key": b"value"}
     assert await target.usage(HOUR) == await source.usage(HOUR)
+    assert await target.busy_records("session") == [(OTHER, session("s", busy=True))]
+    await target.write_records(OWNER, [record("next", parent="s")])
+    newest = (await target.records(OWNER, "item", PageRequest(limit=2), parent="s")).items
+    assert [each.id for each in newest] == ["next", "r19"]
     assert await context_ids(target, "leaf") == ["in-root", "out-root", "in-leaf", "out-leaf"]
     assert await target.response_tree(OWNER, "leaf") == await source.response_tree(OWNER, "leaf")
     await turn(target, "next", after="leaf", append="conv_1")

@@ -53,7 +53,10 @@ UNFENCED = {
     "leases._RELEASE": OWN_LEASES,
     "leases._RENEW": OWN_LEASES,
     "store._TABLES": "in the transaction that holds the lock of migrations",
+    "records._FREE": ONCE,
+    "records._WRITE": "its caller holds what the records are about; what was deleted meanwhile is not written",
     "removal.DELETE_CONVERSATION": ANY_NODE,
+    "removal.DELETE_RECORD": ANY_NODE,
     "removal.DELETE_RESPONSE": ANY_NODE,
     "removal._FORGET": ONCE,
     "removal._OLDEST": ONCE,
@@ -71,9 +74,12 @@ PARTS = {
     "END_TURN",
     "_DELETE_RESPONSES",
     "_DELETE_CONVERSATIONS",
+    "_DELETE_RECORDS",
     "_OLDEST_RESPONSES",
-} | {
     "_OLDEST_CONVERSATIONS",
+    "_OLDEST_RECORDS",
+    "_RECORD_PIECES",
+    "MARK_RECORD",
     "_CHANGED",
 }
 """Texts that are parts of statements."""

@@ -9,7 +9,9 @@ import asyncpg
 import pytest
 
 from codex_proxy.parts.machines.postgresql import responses
-from codex_proxy.parts.machines.postgresql.store import LATEST_VERSION, LOCK, PostgresStore
+from codex_proxy.parts.machines.postgresql import store as postgresql_store
+from codex_proxy.parts.machines.postgresql.store import FILES, LATEST_VERSION, LOCK, PostgresStore
+from codex_proxy.store.rows import checksum
 from codex_proxy.store.values import (
     NotStored,
     PageRequest,
@@ -20,7 +22,18 @@ from codex_proxy.store.values import (
     UnsureWrite,
 )
 from tests.postgres import PostgresServer, server
-from tests.store.stored import OWNER, Hands, context_ids, conversation, conversation_ids, item, response, turn
+from tests.store.stored import (
+    OWNER,
+    Hands,
+    context_ids,
+    conversation,
+    conversation_ids,
+    item,
+    record,
+    response,
+    session,
+    turn,
+)
 from tests.waiting import poll
 
 STORES = 3
@@ -330,6 +343,31 @@ async def test_many_servers_may_make_the_tables_at_the_same_moment(own_server: P
     assert (await opened[0].stats()).responses == 8
     for store in opened:
         await store.close()
+
+
+@pytest.mark.sampled(every=2)
+@pytest.mark.parametrize("version", range(1, LATEST_VERSION))
+async def test_a_database_of_every_earlier_version_gets_the_tables_that_it_lacks(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    await run_sql(postgres_url, "DROP SCHEMA IF EXISTS codex_proxy CASCADE")
+    with monkeypatch.context() as earlier:
+        earlier.setattr(postgresql_store, "FILES", FILES[:version])
+        earlier.setattr(postgresql_store, "LATEST_VERSION", version)
+        await (await PostgresStore.open(postgres_url, clock=Hands())).close()
+    await run_sql(
+        postgres_url,
+        "INSERT INTO codex_proxy.conversations"
+        f" (owner, id, created, touched, version, next_position, metadata, metadata_sum)"
+        f" VALUES ('{OWNER}', 'conv_1', 0, 0, 0, 0, '{{}}', {checksum(b'{}')})",
+    )
+    store = await PostgresStore.open(postgres_url, clock=Hands())
+    assert (await store.stats()).schema_version == LATEST_VERSION
+    assert await store.conversation(OWNER, "conv_1") is not None
+    await turn(store, "resp_1", append="conv_1")
+    await store.write_records(OWNER, [session("s"), record("a", parent="s")])
+    assert await store.record(OWNER, "item", "a") == record("a", parent="s")
+    await store.close()
 
 
 async def test_a_newer_schema_is_refused_by_name_unless_it_permits_older_programs(

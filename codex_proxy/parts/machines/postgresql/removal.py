@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from codex_proxy.parts.machines.postgresql.statements import DIALECT, UNCONTINUED, StorePart
+from codex_proxy.store.records import BY_KEY, LIVE
 from codex_proxy.store.retention import OBJECTS_AT_ONCE, Removed
 
 PIECE: Final = 500
@@ -33,12 +34,20 @@ _DELETE_CONVERSATIONS: Final = """, marked AS (
     UPDATE codex_proxy.conversations SET deleted = true, id = id || '#' || conversations.seq
     FROM target WHERE conversations.seq = target.seq RETURNING conversations.seq
 )"""
+MARK_RECORD: Final = "UPDATE codex_proxy.records SET deleted = true, busy = false, id = id || '#' || seq"
+_DELETE_RECORDS: Final = f""", marked AS (
+    {MARK_RECORD} WHERE seq = ANY (ARRAY(SELECT seq FROM target)) RETURNING seq
+)"""
 _TARGET: Final = """WITH target AS (
     SELECT seq FROM codex_proxy.{} WHERE owner = $1 AND id = $2 AND NOT deleted FOR NO KEY UPDATE
 )"""
 _COUNT: Final = "SELECT count(*) AS count FROM marked"
 DELETE_RESPONSE: Final = f"{_TARGET.format('responses')}{_DELETE_RESPONSES} {_COUNT}"
 DELETE_CONVERSATION: Final = f"{_TARGET.format('conversations')}{_DELETE_CONVERSATIONS} {_COUNT}"
+
+DELETE_RECORD: Final = f"""{DIALECT.write(LIVE.format(BY_KEY))}, target AS (
+    SELECT seq FROM codex_proxy.records WHERE seq = (SELECT record FROM live) AND NOT deleted FOR NO KEY UPDATE
+){_DELETE_RECORDS} {_COUNT}"""
 
 
 def _unlink(kind: str, which: str) -> str:
@@ -87,6 +96,36 @@ WITH first AS (
 SELECT count(*) = $1 OR count(*) < (SELECT count(*) FROM first) AS more FROM noted"""
 """The SQL that removes items that have lost their last link."""
 
+_BELOW: Final = """(
+    SELECT below.seq FROM codex_proxy.records AS below WHERE below.parent = {}.seq
+    ORDER BY below.kind, below.seq LIMIT 1
+)"""
+"""The SQL for a row below another one. The order makes the planner use the index: where many rows are below a few, it
+expects to find one soon in any order.
+"""
+_RECORD_PIECES: Final = (
+    # One with records below leaves its parent, so that what is below it is removed next.
+    f"""
+WITH next AS (
+    SELECT child.seq, {_BELOW.format("child")} IS NOT NULL AS is_parent FROM codex_proxy.records CROSS JOIN LATERAL (
+        SELECT seq FROM codex_proxy.records AS child WHERE child.parent = records.seq OFFSET 0
+    ) AS child WHERE deleted LIMIT $1
+), marked AS (
+    {MARK_RECORD}, parent = NULL WHERE seq = ANY (ARRAY(SELECT seq FROM next WHERE is_parent))
+), gone AS (
+    DELETE FROM codex_proxy.records WHERE seq = ANY (ARRAY(SELECT seq FROM next WHERE NOT is_parent))
+)
+SELECT count(*) = $1 OR coalesce(bool_or(is_parent), false) AS more FROM next""",
+    f"""
+WITH gone AS (
+    DELETE FROM codex_proxy.records WHERE seq = ANY (ARRAY(
+        SELECT seq FROM codex_proxy.records WHERE deleted AND {_BELOW.format("records")} IS NULL
+        LIMIT $1 FOR UPDATE SKIP LOCKED
+    )) RETURNING seq
+)
+SELECT count(*) = $1 AS more FROM gone""",
+)
+
 _PIECES: Final = (
     """
 WITH gone AS (
@@ -105,6 +144,7 @@ SELECT count(*) = $1 AS more FROM gone""",
     _unlink("conversation", "true"),
     _drop("conversation", "true", "false"),
     _FORGET,
+    *_RECORD_PIECES,
 )
 """The statements that remove marked objects piece by piece, in an order in which each finds what those
 before it left.
@@ -119,6 +159,7 @@ SELECT (
     + (SELECT coalesce(sum(octet_length(data)), 0) FROM codex_proxy.frames)
     + (SELECT coalesce(sum(octet_length(value)), 0) FROM codex_proxy.steps)
     + (SELECT coalesce(sum(octet_length(metadata)), 0) FROM codex_proxy.conversations)
+    + (SELECT coalesce(sum(octet_length(json)), 0) FROM codex_proxy.records)
 )::bigint AS bytes"""
 """The SQL for the bytes of all content. A table's size on disk does not fall when rows are removed."""
 
@@ -132,6 +173,11 @@ WITH target AS (
     SELECT seq FROM codex_proxy.conversations WHERE NOT deleted AND touched <= $1
     ORDER BY touched, seq LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED
 ){_DELETE_CONVERSATIONS} {_COUNT}"""
+_OLDEST_RECORDS: Final = f"""
+WITH target AS (
+    SELECT seq FROM codex_proxy.records WHERE parent IS NULL AND NOT deleted AND NOT busy AND touched <= $1
+    ORDER BY touched, seq LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED
+){_DELETE_RECORDS} {_COUNT}"""
 _OLDEST: Final[Mapping[Removed, str]] = {
     "steps": """
 WITH gone AS (
@@ -159,6 +205,7 @@ WITH gone AS (
 SELECT count(*) AS count FROM gone""",
     "responses": _OLDEST_RESPONSES,
     "conversations": _OLDEST_CONVERSATIONS,
+    "records": _OLDEST_RECORDS,
 }
 _TRIM: Final = f"""
 WITH last AS (
@@ -178,9 +225,12 @@ class PostgresRemoval(StorePart):
     async def delete_conversation(self, owner: str, id: str) -> bool:
         return await self._delete(DELETE_CONVERSATION, owner, id)
 
-    async def _delete(self, sql: str, owner: str, id: str) -> bool:
+    async def delete_record(self, owner: str, kind: str, id: str) -> bool:
+        return await self._delete(DELETE_RECORD, owner, kind, id)
+
+    async def _delete(self, sql: str, *key: str) -> bool:
         """Marks an object and removes its first rows; a task removes the others."""
-        if not await self._remove_rows(sql, owner, id):
+        if not await self._remove_rows(sql, *key):
             return False
         for _ in range(FIRST_PIECES):
             if not await self._sweep_once():

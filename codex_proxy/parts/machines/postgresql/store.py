@@ -19,6 +19,7 @@ from codex_proxy.core.tokens import FIGURES
 from codex_proxy.parts.machines.postgresql.conversations import PostgresConversations
 from codex_proxy.parts.machines.postgresql.database import Database
 from codex_proxy.parts.machines.postgresql.leases import PostgresLeases
+from codex_proxy.parts.machines.postgresql.records import PostgresRecords
 from codex_proxy.parts.machines.postgresql.removal import USED_BYTES
 from codex_proxy.parts.machines.postgresql.responses import CHAIN_OF_CHILD, PostgresResponses
 from codex_proxy.parts.machines.postgresql.statements import placeholders
@@ -122,7 +123,7 @@ PRUNE_LOCK: Final = LOCK + 1
 _WRITE: Final = "UPDATE codex_proxy.schema SET version = version"
 
 
-class PostgresStore(PostgresResponses, PostgresConversations):
+class PostgresStore(PostgresResponses, PostgresConversations, PostgresRecords):
     """A store that several servers may use."""
 
     def __init__(self, database: Database, **options: Unpack[StoreOptions]) -> None:
