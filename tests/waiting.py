@@ -11,8 +11,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.scheduler import RunScheduler
+from codex_proxy.runs.time_and_tokens import Deadlines
 
 PATIENCE = 60.0
 """Seconds for what takes one at most. It bounds hangs and measures no speed: where all is well a wait ends at once, and

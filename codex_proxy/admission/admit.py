@@ -14,13 +14,13 @@ from codex_proxy.admission.images import ImageFetcher, inline_images
 from codex_proxy.agents.agent import Agent, agent_for
 from codex_proxy.core.events import Event
 from codex_proxy.core.faults import Fault, FaultKind, bad_request
-from codex_proxy.core.items import HistoryMessage, ImagePart, Tool
+from codex_proxy.core.items import HistoryMessage, ImagePart, Tool, images_in
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.tool_names import ListedTool, ToolServerState
 from codex_proxy.core.turn import Turn
 from codex_proxy.parts import absent_part, absent_part_text
 from codex_proxy.runs.server_calls import ToolRunner, approved_calls
-from codex_proxy.surfaces.requests.named_models import models_in
+from codex_proxy.surfaces.requests.fields import models_in
 from codex_proxy.surfaces.requests.options import FieldNames
 from codex_proxy.surfaces.responses.mcp import combine_choices
 from codex_proxy.surfaces.responses.tools import HostedOffer, McpChoice, McpOffer, hosted_tool_fault
@@ -120,16 +120,19 @@ class Admission:
         if not allowed:
             raise model_not_allowed(model)
         agent = agent_for(self._agent, turn.model)
-        client.check_models(agent.name, models_in(_passed_on(turn)))
-        self._check_mcp(mcp, agent, client)
-        self.check_hosted(hosted, turn.model, client)
+        if client.models is not None:
+            client.check_models(agent.name, models_in(_passed_on(turn)))
+        if mcp:
+            self._check_mcp(mcp, agent, client)
+        if hosted:
+            self.check_hosted(hosted, turn.model, client)
         turn = _with_mode_for_tools(turn, agent, client)
         self._check_capabilities(turn, agent, fields)
         if turn.tools or turn.output_schema is not None:
             await check_schemas(self._checks, turn, answer=fields.output_schema, tool=fields.tool_schema)
         turn = msgspec.structs.replace(turn, schema_field=_schema_field(turn, fields))
         turn = resolve_workdir(turn, workdir_field, client.workspace)
-        if self._images is not None or "forwarding" not in agent.capabilities:
+        if images_in(turn.history) and (self._images is not None or "forwarding" not in agent.capabilities):
             turn = await inline_images(
                 turn, self._images, image_fields, fields.input, optional=optional_images
             )
@@ -163,8 +166,6 @@ class Admission:
         return turn, found
 
     def _check_mcp(self, offers: Sequence[McpOffer], agent: Agent, client: Client) -> None:
-        if not offers:
-            return
         if self._tools is None:
             absent = absent_part("tools", "mcp")
             told = f"MCP servers are served by {absent_part_text(absent)}." if absent else NO_MCP
@@ -187,12 +188,6 @@ class Admission:
             client.check_models(agent.name, offer.models())
             if client.digest and (field := offer.own_object()):
                 raise Fault.of(FaultKind.NOT_ALLOWED, OWN_OBJECTS, param=excerpt(field))
-
-    def containers_for(self, model: str, client: Client) -> Containers:
-        agent = agent_for(self._agent, model)
-        if "code_interpreter" not in agent.capabilities:
-            return Containers(agent.name, "none")
-        return Containers(agent.name, "stored" if client.digest else "any")
 
     def _check_capabilities(self, turn: Turn, agent: Agent, fields: FieldNames) -> None:
         able = agent.capabilities
@@ -222,6 +217,13 @@ class Admission:
             able = self._agent_able_to(capability)
             advice = f"To allow this, the operator must start the server with --agent {able}."
         return bad_request(f"The agent {agent.name} {what}. {advice}", field, "unsupported_by_agent")
+
+
+def containers_for(agent: Agent, client: Client) -> Containers:
+    """Returns the containers that the client's requests to the agent may name."""
+    if "code_interpreter" not in agent.capabilities:
+        return Containers(agent.name, "none")
+    return Containers(agent.name, "stored" if client.digest else "any")
 
 
 def _is_free(turn: Turn) -> bool:

@@ -22,7 +22,7 @@ from codex_proxy.core.safety import ProtectedPath, find_endangered, is_inside
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import MODEL_SEPARATOR, SANDBOXES, Turn
 from codex_proxy.surfaces.models import ModelCatalog, Names, resolve
-from codex_proxy.surfaces.requests.named_models import Place
+from codex_proxy.surfaces.requests.fields import Place
 from codex_proxy.surfaces.requests.options import RequestSettings
 
 

@@ -131,14 +131,11 @@ class SingleTurn:
     """The common part of `Dialect`s that serve one turn. A subclass sets `ended` when it returns `TurnEnded`."""
 
     ended = False
+    can_resume = False
 
     @property
     def finished(self) -> bool:
         return self.ended
-
-    @property
-    def can_resume(self) -> bool:
-        return False
 
     def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
         """Is never called: a dialect of one turn is not kept for another."""

@@ -113,7 +113,8 @@ def application_of(server: ServerParts, usage: UsageRecorder) -> web.Application
     app[CONNECTIONS] = FairQueue(max_connections(), server.owners)
     app[BODY_BUDGET] = ByteBudget(*body_budget(memory_bytes()))
     app[WRONG_KEYS], app[HOSTS] = WrongKeys(clock), allowed_hosts(settings)
-    app[ROUTER] = Router(settings.routes, clock)
+    if settings.routes:
+        app[ROUTER] = Router(settings.routes, clock)
     app[ORIGINS] = frozenset(origin.lower() for origin in split_list(settings.allowed_origins))
     app[TRUSTED_PROXIES] = trusted_proxies(settings)
     if settings.test_endpoints:

@@ -27,10 +27,10 @@ from codex_proxy.http.webhook_sender import WebhookSender
 from codex_proxy.process.spawner import Spawner
 from codex_proxy.responses.recovery import LeaseHolder
 from codex_proxy.responses.service import BackgroundResponses
-from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.idle_sessions import IdleLimits
 from codex_proxy.runs.observers import TurnRecords
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
+from codex_proxy.runs.time_and_tokens import Deadlines
 from codex_proxy.settings.fields import Settings, split_list
 from codex_proxy.store.usage import UsageRecorder
 from codex_proxy.workers.pdf_reader import PdfReader, can_read_pdfs
@@ -114,6 +114,7 @@ class ServerParts:
         self.settings = settings
         self.clock = SystemClock()
         deadlines = {name: deadlines_of(each) for name, each in self.configured.items()}
+        first, *others = deadlines.values()
         self.runs = RunScheduler(
             agent,
             RunLimits(
@@ -121,7 +122,7 @@ class ServerParts:
                 max_wait_seconds=settings.queue_wait,
                 max_chars=settings.max_output_size,
             ),
-            lambda turn: deadlines[self._configured_for(turn.model).name],
+            (lambda turn: deadlines[self._configured_for(turn.model).name]) if others else first,
             idle_limits=IdleLimits(settings.kept_threads, settings.kept_thread_seconds),
             owners=self.owners,
             records=None if page is None else TurnRecords(self.clock, worker),

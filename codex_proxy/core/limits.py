@@ -126,28 +126,23 @@ class MaxTokens:
             if self.hit:
                 break
             if isinstance(event, TextDelta | RefusalDelta):
-                self._limit_text(event, out)
-                continue
-            if isinstance(event, ItemStarted):
+                choice = self._open.get(event.id)
+                limit = self._limits.get(choice)
+                if limit is None:
+                    limit = self._limits[choice] = TokenLimit(self._tokens)
+                room = limit.room_in(event.text)
+                if room is not None:
+                    self.hit = True
+                    if room:
+                        out.append(type(event)(event.id, event.text[:room]))
+                    out += _closings(self._open, "incomplete")
+                    break
+            elif isinstance(event, ItemStarted):
                 self._open[event.item.id] = event.item.choice
             elif isinstance(event, ItemEnded):
                 self._open.pop(event.id, None)
             out.append(event)
         return out, "length" if self.hit else None
-
-    def _limit_text(self, event: TextDelta | RefusalDelta, out: list[Event]) -> None:
-        choice = self._open.get(event.id)
-        limit = self._limits.get(choice)
-        if limit is None:
-            limit = self._limits[choice] = TokenLimit(self._tokens)
-        room = limit.room_in(event.text)
-        if room is None:
-            out.append(event)
-            return
-        self.hit = True
-        if room:
-            out.append(type(event)(event.id, event.text[:room]))
-        out += _closings(self._open, "incomplete")
 
 
 class MaxSize:

@@ -138,7 +138,7 @@ class TurnRepair:
     @property
     def has_only_texts(self) -> bool:
         """Whether the agent has written messages and reasoning, and neither acted nor called tools."""
-        return all(isinstance(held.item, Message | Reasoning) for held in self._items.values())
+        return {type(held.item) for held in self._items.values()} <= {Message, Reasoning}
 
     def texts(self) -> Iterator[str]:
         """Yields the texts, refusals and arguments that the model has written so far."""

@@ -25,7 +25,14 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.middleware.access import origin_of
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
 from codex_proxy.http.middleware.request_context import CLIENT, OWNER, REPLY_HEADERS
-from codex_proxy.http.routing import ROUTED, RoutedRequest, body_of_unknown_model, route_body, target_fault
+from codex_proxy.http.routing import (
+    ROUTED,
+    ROUTER,
+    RoutedRequest,
+    body_of_unknown_model,
+    route_body,
+    target_fault,
+)
 from codex_proxy.runs.observers import note_model_asked
 from codex_proxy.surfaces.requests.options import ParseContext, ParsedRequest, RequestHints
 from codex_proxy.surfaces.requests.passed import json_body
@@ -305,36 +312,25 @@ async def parse_body(
     """Calls `parse`, again with the texts of PDFs, and for the model that a route chooses. `skips_unreadable`: a PDF
     that cannot be read has an empty text instead of a `Fault`. Notes the client's name of the model for the turn.
     """
-    parsed = await _parse_and_route(request, body, parse, skips_unreadable=skips_unreadable)
-    if isinstance(parsed, ParsedRequest | ParsedContext):
-        note_model_asked(parsed.model_asked)
-    return parsed
-
-
-async def _parse_and_route(
-    request: web.Request,
-    body: bytes,
-    parse: Callable[[bytes, PdfTexts | None], T],
-    *,
-    skips_unreadable: bool,
-) -> T:
     read = partial(_parse_with_pdfs, request, parse=parse, skips_unreadable=skips_unreadable)
     try:
         parsed = await read(body)
-        routed = route_body(request, body, parsed)
+        routed = route_body(request, body, parsed) if ROUTER in request.app else None
     except Fault as fault:
         by_name = await _parse_for_route(request, body, read, fault.failure)
         if by_name is None:
             raise
         parsed, routed = by_name
-    if routed is None or not isinstance(parsed, ParsedRequest):
-        return parsed
-    try:
-        found = await read(routed)
-    except Fault as fault:
-        raise target_fault(request, fault) from fault
-    assert isinstance(found, ParsedRequest), "the parser of the same body"
-    return cast("T", with_model_asked(found, parsed.model_asked))
+    if routed is not None and isinstance(parsed, ParsedRequest):
+        try:
+            found = await read(routed)
+        except Fault as fault:
+            raise target_fault(request, fault) from fault
+        assert isinstance(found, ParsedRequest), "the parser of the same body"
+        parsed = cast("T", with_model_asked(found, parsed.model_asked))
+    if isinstance(parsed, ParsedRequest | ParsedContext):
+        note_model_asked(parsed.model_asked)
+    return parsed
 
 
 async def _parse_for_route(

@@ -203,8 +203,10 @@ def error_api_of(request: web.BaseRequest) -> Surface:
     endpoint = request.get(ENDPOINT)
     if (endpoint is None or endpoint.also_anthropic) and is_anthropic_client(request):
         return "messages"
-    unserved: Surface = "ollama" if is_ollama_path(request.path) else "chat"
-    return unserved if endpoint is None else endpoint.errors
+    if endpoint is None:
+        return "ollama" if is_ollama_path(request.path) else "chat"
+    api: Surface = endpoint.errors
+    return api
 
 
 def is_ollama_path(path: str) -> bool:

@@ -80,9 +80,8 @@ class TurnTimings:
             self._count(events)
         if self._on_served is not None and ServedBy in map(type, events):
             self._on_served(next(event for event in events if isinstance(event, ServedBy)))
-        if self.response_model is None:
-            begun = next((event for event in events if isinstance(event, TurnStarted)), None)
-            self.response_model = None if begun is None else begun.model
+        if self.response_model is None and TurnStarted in map(type, events):
+            self.response_model = next(event.model for event in events if isinstance(event, TurnStarted))
         if self._started is None and events:
             self._started = self._clock.monotonic()
         if self._first is None and any(map(_is_first_visible, events)):
@@ -151,26 +150,19 @@ class Source(Protocol):
         """Stops reading, and interrupts the turns that have not ended."""
 
 
-class OneRun:
+class OneRun(Cursor):
+    """Reads the log of a run that ends with its reader."""
+
     def __init__(self, run: Run) -> None:
+        super().__init__(run.log)
         self._run = run
-        self._cursor = run.log.cursor()
-        self.wait, self.take = self._cursor.wait, self._cursor.take
 
     @property
     def continued(self) -> bool:
         return self._run.continued
 
-    @property
-    def finished(self) -> bool:
-        return self._cursor.finished
-
-    @property
-    def has_long_answer(self) -> bool:
-        return self._cursor.has_long_answer
-
     def close(self) -> None:
-        release_all(self._cursor.detach, self._run.interrupt)
+        release_all(self.detach, self._run.interrupt)
 
 
 class SampledRuns:

@@ -20,9 +20,8 @@ from codex_proxy.http.middleware.request_context import CLIENT, NOTES
 from codex_proxy.http.routing import body_of_unknown_model
 from codex_proxy.http.turns import TurnAnswer, serve_turn, start_timings, start_turn
 from codex_proxy.surfaces.messages.content import PING
-from codex_proxy.surfaces.messages.count import count_tokens, prompt_tokens
 from codex_proxy.surfaces.messages.errors import prompt_too_long
-from codex_proxy.surfaces.messages.parse import ParsedMessages, parse
+from codex_proxy.surfaces.messages.parse import ParsedMessages, count_tokens, parse, prompt_tokens
 from codex_proxy.surfaces.messages.render import MessagesRenderer
 from codex_proxy.surfaces.models import ModelCatalog, window_of
 from codex_proxy.surfaces.requests.fields import FieldNotes, ignored_fields

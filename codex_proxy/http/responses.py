@@ -9,6 +9,8 @@ from functools import partial
 import msgspec
 from aiohttp import web
 
+from codex_proxy.admission.admit import containers_for
+from codex_proxy.agents.agent import agent_for
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.items import HistoryItem, as_functions
 from codex_proxy.core.tokens import estimate_all
@@ -284,7 +286,7 @@ async def compact_response(request: web.Request) -> web.Response:
     parsed, history = await _read_conversation(request)
     request[NOTES] |= {"model": parsed.model_asked, "mode": "model"}
     bare = Turn(model=parsed.agent_model, history=())
-    history = as_functions(history, service.runs.services.agent_of(bare).capabilities)
+    history = as_functions(history, agent_for(service.runs.agent, parsed.agent_model).capabilities)
     turn = await service.admission.admit(
         compaction.compaction_turn(bare, history),
         request[CLIENT],
@@ -320,7 +322,7 @@ async def _read_conversation(request: web.Request) -> tuple[ParsedContext, tuple
     left_out: tuple[str, ...] = ()
     if leaves_out_orphans(service.profile):
         context, left_out = without_orphans(context)
-    containers = service.admission.containers_for(parsed.agent_model, request[CLIENT])
+    containers = containers_for(agent_for(service.runs.agent, parsed.agent_model), request[CLIENT])
     context, without = without_containers(context, containers)
     name_ignored(request, (*parsed.ignored, *left_out, *without))
     earlier = [item.shown for item in context.earlier if item.shown is not None]

@@ -19,6 +19,7 @@ from codex_proxy.surfaces.requests.passed import json_body
 T = TypeVar("T")
 
 ROUTER: Final = web.AppKey("router", Router)
+"""Set only if there are routes."""
 _APIS: Final[Mapping[Chapter, ApiName]] = {
     "Chat Completions": "chat",
     "Messages": "messages",
@@ -43,10 +44,12 @@ ROUTED: Final = web.RequestKey("routed", RoutedRequest)
 
 
 def route_body(request: web.Request, body: bytes, parsed: object) -> bytes | None:
-    """Returns the body with the matching route's target, if any. `parsed`: the client's body."""
-    router = request.app.get(ROUTER)
+    """Returns the body with the matching route's target, if any. `parsed`: the client's body. Called only if there are
+    routes.
+    """
+    router = request.app[ROUTER]
     endpoint = request.get(ENDPOINT)
-    if router is None or not router.routes or endpoint is None or not isinstance(parsed, ParsedRequest):
+    if endpoint is None or not isinstance(parsed, ParsedRequest):
         return None
     routed = request.get(ROUTED)
     if routed is None:

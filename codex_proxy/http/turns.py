@@ -6,7 +6,7 @@ with the `x-codex-*` headers about how the agent ran it (docs/api.md#headers). S
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from contextlib import nullcontext
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -75,7 +75,8 @@ async def serve_turn(
         optional_images=parsed.optional_images,
         runs=parsed.runs,
     )
-    request[HELD].grow_by(fetched_bytes(parsed.turn, turn))
+    if turn.history is not parsed.turn.history:
+        request[HELD].grow_by(fetched_bytes(parsed.turn, turn))
     note_admitted(request, turn)
     return await answer_turn(request, parsed, turn, answer(turn), timings)
 
@@ -314,11 +315,11 @@ def _uncertain_fields(facts: _TurnFacts) -> Iterator[str]:
         yield "sandbox"
 
 
-_HEADERS: Final[dict[str, Callable[[_TurnFacts], Iterator[str]]]] = {
+_HEADERS: Final[dict[str, Callable[[_TurnFacts], Iterable[str]]]] = {
     IGNORED_HEADER: _ignored_fields,
     "x-codex-history": _history_changes,
     "x-codex-mode": _changed_mode,
     "x-codex-uncertain": _uncertain_fields,
-    "x-codex-passed-params": lambda facts: iter(facts.parsed.passed_on),
+    "x-codex-passed-params": attrgetter("parsed.passed_on"),
 }
 """What yields the words of each header; one without words is left out."""

@@ -95,13 +95,17 @@ async def read_context(
     await _visit_earlier(request, store, owner, visit)
     known = {item.shown["id"] for item in earlier if item.shown is not None and "id" in item.shown}
     own = await _own_items(request, known, store, owner, ids)
-    fresh = tuple(
-        ContextItem(item) if stored is None else msgspec.structs.replace(context_item(stored), shown=item)
-        for item, stored in own
-    )
-    kept = tuple(stored or StoredItem(item["id"], json_bytes(item), created=now) for item, stored in own)
-    size += sum(stored.size for _, stored in own if stored is not None)
-    return Context(tuple(earlier), fresh, kept, size)
+    fresh: list[ContextItem] = []
+    kept: list[StoredItem] = []
+    for item, stored in own:
+        if stored is None:
+            fresh.append(ContextItem(item))
+            kept.append(StoredItem(item["id"], json_bytes(item), created=now))
+        else:
+            fresh.append(msgspec.structs.replace(context_item(stored), shown=item))
+            kept.append(stored)
+            size += stored.size
+    return Context(tuple(earlier), tuple(fresh), tuple(kept), size)
 
 
 async def measure_context(
@@ -225,7 +229,7 @@ def without_orphans(context: Context) -> tuple[Context, tuple[str, ...]]:
 def without_containers(context: Context, rights: Containers) -> tuple[Context, tuple[str, ...]]:
     """Returns the context without containers that the request may not name, and the names of these fields of it."""
     keep = partial(_keep_container, rights=rights)
-    earlier, fresh = (tuple(map(keep, part)) for part in (context.earlier, context.fresh))
+    earlier, fresh = tuple(map(keep, context.earlier)), tuple(map(keep, context.fresh))
     named = any(
         item is not given and given.model is None for given, item in zip(context.fresh, fresh, strict=True)
     )

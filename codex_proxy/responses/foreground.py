@@ -59,7 +59,8 @@ class ForegroundResponse(RunningResponse):
             await self._render(events)
             self.buffer.append(self._renderer.take_frames())
             if ended is not None:
-                await asyncio.sleep(0)  # a long text is in several of the last frames: not all in one go
+                if self.has_long_answer:
+                    await asyncio.sleep(0)  # its text is in several of the last frames: not all in one go
                 return ended
 
     def _push(self) -> bool:

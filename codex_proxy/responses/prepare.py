@@ -8,7 +8,7 @@ from itertools import accumulate
 
 import msgspec
 
-from codex_proxy.admission.admit import McpRequest, ServerTools
+from codex_proxy.admission.admit import McpRequest, ServerTools, containers_for
 from codex_proxy.admission.images import fetched_bytes
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import HistoryItem, as_functions
@@ -121,13 +121,13 @@ async def prepare_in_context(
     if leaves_out_orphans(service.profile):
         context, left_out = without_orphans(context)
         parsed = msgspec.structs.replace(parsed, ignored=(*parsed.ignored, *left_out))
-    containers = service.admission.containers_for(parsed.turn.model, client)
+    agent = service.runs.services.agent_of(parsed.turn)
+    containers = containers_for(agent, client)
     context, left_out = without_containers(context, containers)
     parsed = msgspec.structs.replace(parsed, ignored=(*parsed.ignored, *left_out))
     turn, replay = turn_in_context(parsed, context, service.runs.services.agent_and_model(parsed.turn))
-    able = service.runs.services.agent_of(parsed.turn).capabilities
-    turn = msgspec.structs.replace(turn, history=as_functions(turn.history, able))
-    replay = None if replay is None else as_functions(replay, able)
+    turn = msgspec.structs.replace(turn, history=as_functions(turn.history, agent.capabilities))
+    replay = None if replay is None else as_functions(replay, agent.capabilities)
     admitted = await service.admission.admit(
         turn,
         client,

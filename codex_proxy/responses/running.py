@@ -250,9 +250,11 @@ class RunningResponse(ABC):
 
     async def _work_on_answer(self, work: Callable[[], R], *, long: bool = True) -> R:
         """Returns what `work` returns, which takes long if the answer is long, unless `long` says no."""
-        self._working = long and self.has_long_answer
+        if not (long and self.has_long_answer):
+            return work()
+        self._working = True
         try:
-            return await beside_the_loop(work, long=self._working)
+            return await beside_the_loop(work, long=True)
         finally:
             self._working = False
 
@@ -280,7 +282,8 @@ class RunningResponse(ABC):
         self.final, self.failure = final, failure
         if failure is None or (self._delivery == "sse" and renderer.sends_as_event(failure)):
             self._shown = True
-        await asyncio.sleep(0)  # as above: saving need not wait for anything
+        if self.has_long_answer:
+            await asyncio.sleep(0)  # as before: saving need not wait for anything
         recording = REQUEST_RECORDER.get()
         if recording is not None:
             recording.on_final_object(await self._work_on_answer(partial(json_bytes, final)))
@@ -320,7 +323,7 @@ class RunningResponse(ABC):
             self.failure = STOPPING
         self.ended = True
         release_all(
-            lambda: run is None or run.interrupt(),  # where rendering broke off
+            *(() if run is None else (run.interrupt,)),  # where rendering broke off
             self._prepared.release,
             self.started.set,
             self.buffer.end,
@@ -371,7 +374,8 @@ class FrameBuffer:
             self.next = frames[-1][0] + 1
             for reader in self._readers:
                 reader.put(frames, last=last)
-        self.report_drained()
+        if not (frames and self._readers):  # else it is drained when they have taken these
+            self.report_drained()
 
     def end(self) -> None:
         """Wakes all readers: no frame will follow."""
@@ -391,7 +395,7 @@ class FrameBuffer:
     def remove(self, reader: FrameReader) -> None:
         if reader in self._readers:
             self._readers.remove(reader)
-        self.report_drained()
+            self.report_drained()
 
     def report_drained(self) -> None:
         for reader in self._readers:
@@ -428,26 +432,21 @@ class FrameReader:
 
     def take(self) -> list[Frame]:
         """Returns new frames without waiting; of many only `TAKEN_AT_ONCE` bytes, or one longer frame."""
-        taken = self._next()
-        self._took_part = bool(self.frames)
-        self.overrun, self.finished = False, self._buffer.ended and not self.frames
-        if taken and not self.frames:
-            self._buffer.report_drained()
-        return taken
-
-    def _next(self) -> list[Frame]:
-        frames = self.frames
+        frames, taken = self.frames, list[Frame]()
         if self._size <= TAKEN_AT_ONCE:
-            taken = list(frames)
+            taken += frames
             frames.clear()
             self._size = 0
-            return taken
-        taken = [frames.popleft()]
-        size = len(taken[0][1])
-        while frames and size + len(frames[0][1]) <= TAKEN_AT_ONCE:
-            taken.append(frames.popleft())
-            size += len(taken[-1][1])
-        self._size -= size
+        else:
+            room = TAKEN_AT_ONCE
+            while frames and (not taken or len(frames[0][1]) <= room):
+                taken.append(frames.popleft())
+                room -= len(taken[-1][1])
+            self._size -= TAKEN_AT_ONCE - room
+        self._took_part = bool(frames)
+        self.overrun, self.finished = False, self._buffer.ended and not frames
+        if taken and not frames:
+            self._buffer.report_drained()
         return taken
 
     def close(self) -> None:

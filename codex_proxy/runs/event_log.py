@@ -163,9 +163,10 @@ class EventLog:
         self.appended = 0
         self.end = 0
         """The position behind the last batch."""
-        self._batches: deque[Batch] = deque()
-        self._dropped = 0
-        """Number of batches that every reader has seen."""
+        self.batches: deque[Batch] = deque()
+        """Those that some reader has not taken."""
+        self._dropped = self._dropped_size = 0
+        """Number of batches that every reader has seen, and their bytes."""
         self._cursors: list[Cursor] = []
         self._observers: list[TurnObserver] = []
         self._broken: list[TurnObserver] = []
@@ -179,7 +180,7 @@ class EventLog:
             self._tell_observers(events)
         is_long = len(events) > EVENTS_AT_ONCE or _has_long_text(events)
         for batch in _parts(events, size) if is_long else (Batch(events, size),):
-            self._batches.append(batch)
+            self.batches.append(batch)
             self.end += 1
             self.appended += batch.size
         self.ended = self.ended or ended
@@ -187,7 +188,7 @@ class EventLog:
             cursor.wakeup.wake(
                 last=self.ended or is_long
             )  # the reader's task takes one batch after the other
-        if self._batches:  # else the readers have taken all, and `trim` has reported that
+        if self.batches:  # else the readers have taken all, and `trim` has reported that
             self.report()
         if self.ended:
             self._on_backlog = None  # its owner holds this log: no cycle outlives the turn
@@ -207,9 +208,7 @@ class EventLog:
 
     def cursor(self) -> Cursor:
         """Returns a reader from the first event that is still held."""
-        cursor = Cursor(self, self._dropped, self.appended - sum(batch.size for batch in self._batches))
-        self._cursors.append(cursor)
-        return cursor
+        return Cursor(self)
 
     @property
     def backlog(self) -> int:
@@ -218,12 +217,25 @@ class EventLog:
             return self.appended - self._cursors[0].seen
         return max((self.appended - cursor.seen for cursor in self._cursors), default=0)
 
-    def after(self, position: int) -> Iterable[Batch]:
-        """Returns the batches from a position, counted from the log's start."""
-        if position <= self._dropped:
-            return self._batches
+    def attach(self, cursor: Cursor) -> tuple[int, int]:
+        """Adds a reader. Returns the position of the first batch that is still held, and the bytes before it."""
+        self._cursors.append(cursor)
+        return self._dropped, self._dropped_size
+
+    def next_batches(self, position: int) -> list[Batch]:
+        """Returns the batches from a position, counted from the log's start: at least one, if it is there, up to
+        `TAKEN_AT_ONCE` bytes or `EVENTS_AT_ONCE` events.
+        """
+        found: list[Batch] = []
+        size = events = 0
         # An index in the middle of a deque would have to be looked for each time.
-        return islice(self._batches, position - self._dropped, None)
+        for batch in islice(self.batches, max(0, position - self._dropped), None):
+            size += max(batch.size, batch.chars)
+            events += len(batch.events)
+            if found and (size > TAKEN_AT_ONCE or events > EVENTS_AT_ONCE):
+                break
+            found.append(batch)
+        return found
 
     def trim(self) -> None:
         """Removes the batches that every reader has taken."""
@@ -233,7 +245,7 @@ class EventLog:
         if len(self._cursors) > 1:
             oldest = min(cursor.position for cursor in self._cursors)
         while self._dropped < oldest:
-            self._batches.popleft()
+            self._dropped_size += self.batches.popleft().size
             self._dropped += 1
         self.report()
 
@@ -253,14 +265,17 @@ class EventLog:
 
 
 class Cursor:
-    """A reader. `position` counts the batches taken or dropped, `seen` the bytes delivered."""
+    """A reader, from the first event that is still held. `position` counts the batches taken or dropped, `seen` the
+    bytes delivered.
+    """
 
-    def __init__(self, log: EventLog, position: int, seen: int) -> None:
-        self.position = position
-        self.seen = seen
+    def __init__(self, log: EventLog) -> None:
+        self.position, self.seen = log.attach(self)
         self.weight = 0
         """About how many bytes the taken events have."""
-        self._taken = seen
+        self.has_long_answer = False
+        """Whether what repeats all that was taken takes long."""
+        self._taken = self.seen
         self._took_part = False
         """Whether the last `take` left some events."""
         self.wakeup = Wakeup()
@@ -271,7 +286,7 @@ class Cursor:
         """Returns new events without waiting; of very many the first ones. With `passed_on=False` they count as backlog
         until `pass_on`.
         """
-        batches = self._next()
+        batches = self._log.next_batches(self.position)
         if not batches:
             return []
         self.position += len(batches)
@@ -279,29 +294,13 @@ class Cursor:
         for batch in batches:
             self._taken += batch.size
             self.weight += max(batch.size, batch.chars)
+        self.has_long_answer = self.weight > LONG_ANSWER
         if passed_on:
             self.seen = self._taken
         self._log.trim()
         if len(batches) == 1:
             return batches[0].events
         return [event for batch in batches for event in batch.events]
-
-    def _next(self) -> list[Batch]:
-        """Returns the next batches: at least one, up to `TAKEN_AT_ONCE` bytes or `EVENTS_AT_ONCE` events."""
-        batches: list[Batch] = []
-        size = events = 0
-        for batch in self._log.after(self.position):
-            size += max(batch.size, batch.chars)
-            events += len(batch.events)
-            if batches and (size > TAKEN_AT_ONCE or events > EVENTS_AT_ONCE):
-                break
-            batches.append(batch)
-        return batches
-
-    @property
-    def has_long_answer(self) -> bool:
-        """Whether what repeats all that was taken takes long."""
-        return self.weight > LONG_ANSWER
 
     def pass_on(self) -> None:
         """Notes that the client has all events taken so far."""

@@ -372,8 +372,9 @@ def observe(
     """Begins the observers of a turn that starts now, and its recorder, if any, which tells the page's record its file.
     `first`: events before the agent's.
     """
-    begun = [call_observer(watcher.begin, turn, agent.name) for watcher in watchers]
-    observers = [observer for found in begun if found is not None for observer in found]
+    observers: list[TurnObserver] = []
+    for watcher in watchers:
+        observers += call_observer(watcher.begin, turn, agent.name) or ()
     request = REQUEST_RECORDER.get()
     if request is None:
         return observers, None

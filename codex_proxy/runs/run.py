@@ -36,13 +36,12 @@ from codex_proxy.core.limits import TurnLimits
 from codex_proxy.core.own_errors import break_off_on_error, breaks_off, release_all
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
-from codex_proxy.runs.deadlines import Deadlines, DeadlineWatch, deadline_failure
 from codex_proxy.runs.event_log import CUT_WATER, HIGH_WATER, LOW_WATER, EventLog, TurnObserver
 from codex_proxy.runs.idle_sessions import HistoryDigests, PendingOutputs, ReusedSession, session_key
 from codex_proxy.runs.observers import TurnRecorder, TurnWatcher, activity_of, model_asked, observe
 from codex_proxy.runs.server_calls import ServerCalls, ToolRunner, approved_calls, with_outputs
 from codex_proxy.runs.services import RunServices, call_id_entry
-from codex_proxy.runs.turn_usage import TurnUsage
+from codex_proxy.runs.time_and_tokens import Deadlines, DeadlineWatch, TurnUsage, deadline_failure
 from codex_proxy.tools.attempt import Attempt
 from codex_proxy.tools.policy import PolicyResult, ToolOutput
 from codex_proxy.tools.replay import assistant_messages, clean_item, entries_of, output_id, visible_calls
@@ -122,7 +121,8 @@ class Run:
         self.turn = turn
         """The turn as the client asked for it, with its owner."""
         self.attempt: Attempt
-        """Set once `start` has returned."""
+        self._digests: HistoryDigests
+        """Both are set when `start` returns."""
         self.log = EventLog(self._on_backlog)
         self.observers: Sequence[TurnObserver] = ()
         self.raw_items: list[bytes] = []
@@ -130,8 +130,7 @@ class Run:
         self.upstream = ""  # the one that answers, of several
         self.continued = False
         """Whether the agent's session has seen the conversation so far."""
-        self._services, self._digests = services, HistoryDigests(turn.history)
-        self._slot, self._running = slot, running
+        self._services, self._slot, self._running = services, slot, running
         self._replay, self._remembers, self._durable = replay, remembers, durable
         self._context = copy_context()
         """The request's context variables: events arrive in another context."""
@@ -182,7 +181,7 @@ class Run:
             if self._recorder is not None:
                 self._calls.runner = self._recorder.runner(self._calls.runner)
             if approved_calls(self.turn):
-                self.attempt = await self._services.first_attempt(self.turn)
+                self.attempt = await self._services.first_attempt(self.turn, self._agent)
             else:
                 session = await self._first_session()
             # No await between here and the turn's begin, whose end gives the session back.
@@ -236,7 +235,8 @@ class Run:
     async def _first_session(self) -> ReusedSession | AgentSession:
         """Makes the first attempt, and returns its session. Raises `Fault`."""
         digests = self._digests = HistoryDigests(self.turn.history)
-        self.attempt, session = await self._services.first_session(self.turn, digests, self._replay)
+        first = await self._services.first_attempt(self.turn, self._agent)
+        self.attempt, session = await self._services.first_session(first, self.turn, digests, self._replay)
         return session
 
     @_task_of_turn
@@ -244,20 +244,16 @@ class Run:
         opened = await self._services.further_session(attempt, self.turn, self._replay)
         self._begin_session(opened)
 
+    @_fails_turn_on_error
     def _begin_session(self, opened: ReusedSession | AgentSession) -> None:
+        """Begins the turn on a new or kept session; closes it if the turn is over."""
+        reused, session = (opened, opened.session) if isinstance(opened, ReusedSession) else (None, opened)
         try:
-            if not isinstance(opened, ReusedSession):
-                self._services.claim(opened, self, self._agent.name)
-            self._use_session(opened)
+            if reused is None:
+                self._services.claim(session, self, self._agent.name)
         except BaseException:  # of this server's own code
             self._services.give_up(opened)
             raise
-
-    @_fails_turn_on_error
-    def _use_session(self, opened: AgentSession | ReusedSession) -> None:
-        """Begins the turn on a new or kept session; closes it if the turn is over."""
-        reused = opened if isinstance(opened, ReusedSession) else None
-        session = opened.session if isinstance(opened, ReusedSession) else opened
         if self._repair.ended:
             session.close()
             return

@@ -16,12 +16,12 @@ from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind
 from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.limits import MAX_TURN_CHARS
 from codex_proxy.core.turn import Turn
-from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.idle_sessions import IdleLimits
 from codex_proxy.runs.observers import TurnRecord, TurnRecords, TurnWatcher
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.server_calls import ToolRunner
 from codex_proxy.runs.services import RunServices
+from codex_proxy.runs.time_and_tokens import Deadlines
 from codex_proxy.workers.slots import Slot, Slots
 
 CANCELLED = Failure(
@@ -62,7 +62,7 @@ class RunScheduler:
         self.records = records
         self.watchers: list[TurnWatcher] = [] if records is None else [records]
         self._limits = limits
-        self._deadlines_of = (lambda _: deadlines) if isinstance(deadlines, Deadlines) else deadlines
+        self._deadlines = deadlines
         self._slots = Slots(limits.max_running, owners)
         self._runs: set[Run] = set()
         self.draining = False
@@ -110,8 +110,9 @@ class RunScheduler:
         turn = msgspec.structs.replace(turn, owner=owner)
         slot = await self._slot(owner)
         try:
+            deadlines = self._deadlines if isinstance(self._deadlines, Deadlines) else self._deadlines(turn)
             run = Run(
-                turn, self.services, slot, self._runs, self._limits.max_chars, self._deadlines_of(turn),
+                turn, self.services, slot, self._runs, self._limits.max_chars, deadlines,
                 runner=runner, replay=replay, remembers=remembers, durable=durable,
             )  # fmt: skip
         except BaseException:

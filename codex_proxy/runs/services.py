@@ -36,7 +36,7 @@ from codex_proxy.runs.idle_sessions import (
     item_digests,
     session_key,
 )
-from codex_proxy.runs.turn_usage import AddedTokens
+from codex_proxy.runs.time_and_tokens import AddedTokens
 from codex_proxy.tools.attempt import Attempt
 from codex_proxy.tools.replay import RememberedTurn, keys_of, restore_items
 from codex_proxy.workers.schema_checks import SchemaChecks
@@ -82,22 +82,21 @@ class RunServices:
 
     # --- sessions -------------------------------------------------------------------------------
 
-    async def first_attempt(self, turn: Turn) -> Attempt:
-        able, form = self.agent_of(turn).capabilities, None
+    async def first_attempt(self, turn: Turn, agent: Agent) -> Attempt:
+        able, form = agent.capabilities, None
         if turn.output_schema is not None and "structured_output" in able:
             form = await self.checks.strict_form(bytes(turn.output_schema))
         return Attempt(turn, form, keeps_choice="tool_choice" in able)
 
     async def first_session(
-        self, turn: Turn, digests: HistoryDigests, replay: tuple[HistoryItem, ...] | None
+        self, attempt: Attempt, turn: Turn, digests: HistoryDigests, replay: tuple[HistoryItem, ...] | None
     ) -> tuple[Attempt, ReusedSession | AgentSession]:
         """Returns the first attempt, and its session: a kept one, else a reopened or a new one, whose history has the
         model's items from `replay` and the step memory. `digests`: those of the turn's history. Raises `Fault`.
         """
-        attempt = await self.first_attempt(turn)
         closed: ClosedSession | None = None
         # A first message continues nothing.
-        if attempt.as_asked and self.idle_sessions and len(turn.history) > 1:
+        if len(turn.history) > 1 and attempt.as_asked and self.idle_sessions:
             await beside_the_loop(digests.compute, long=is_long(turn.history))
             key = session_key(turn.owner, attempt.turn)
             reused = self.idle_sessions.take(key, turn, digests)

@@ -240,24 +240,19 @@ class ToolPolicy:
         return result
 
     def _feed(self, events: Sequence[Event], result: PolicyResult) -> None:
-        if self._judging:
-            self._later += events
-            return
-        awaited_events = self.awaited_events
-        if awaited_events is not None and awaited_events.isdisjoint(map(type, events)):
+        if DECISIVE_EVENTS.isdisjoint(map(type, events)) and self.awaited_events is not None:
             result.events += events
             return
         for place, event in enumerate(events):
             kind = type(event)
-            if awaited_events is not None and kind not in awaited_events:
-                result.events.append(event)  # most events
-                continue
             if self._over:
                 break
             if self._judging:
                 self._later += events[place:]
                 break
-            if kind is ToolCallRequested:
+            if kind not in DECISIVE_EVENTS and not self._waits_for_call:
+                result.events.append(event)  # most events
+            elif kind is ToolCallRequested:
                 self._requests.append(event)  # type: ignore[arg-type]
             elif kind is TurnEnded:
                 self._on_turn_ended(event, result)  # type: ignore[arg-type]
@@ -270,7 +265,6 @@ class ToolPolicy:
                     self._bad_call = False
                 elif kind is Notice and event.code in MODEL_FAULTS:  # type: ignore[union-attr]
                     self._bad_call = True
-            awaited_events = self.awaited_events
 
     def with_verdicts(self, verdicts: Sequence[Verdict]) -> PolicyResult:
         """Takes the results of `checks`, decides the step's calls, and handles what came meanwhile. A check that was

@@ -170,7 +170,7 @@ class WordAgent(AgentBase):
 
 def all_events(run: Run) -> list[Event]:
     """Everything that a log holds, without being one of its readers."""
-    return [event for batch in run.log.after(0) for event in batch.events]
+    return [event for batch in run.log.batches for event in batch.events]
 
 
 def text_of(events: Sequence[Event]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.runs.deadlines import Deadlines, DeadlineWatch
+from codex_proxy.runs.time_and_tokens import Deadlines, DeadlineWatch
 
 LIMITS = Deadlines(first=10.0, idle=30.0, total=100.0)
 

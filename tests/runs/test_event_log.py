@@ -50,9 +50,9 @@ def test_events_that_every_reader_has_seen_are_dropped() -> None:
     for number in range(100):
         log.append([note(number)], 1)
         quick.take()
-    assert len(list(log.after(0))) == 100, "the slow one has not seen it"
+    assert len(list(log.batches)) == 100, "the slow one has not seen it"
     slow.take()
-    assert list(log.after(0)) == []
+    assert list(log.batches) == []
     assert log.end == 100
 
 
@@ -123,7 +123,7 @@ def test_events_that_a_reader_has_taken_for_another_are_its_backlog_until_they_a
     log.append([note(1)], LOW_WATER)
     assert numbers(reader.take(passed_on=False)) == [1]
     assert log.backlog == LOW_WATER
-    assert list(log.after(0)) == [], "the log holds it no more"
+    assert list(log.batches) == [], "the log holds it no more"
     log.append([note(2)], LOW_WATER)
     reader.pass_on()
     assert told[-1] == log.backlog == LOW_WATER, "the second was not taken"

@@ -12,9 +12,9 @@ from codex_proxy.core.events import ItemStarted, RawItem, Stop, TextDelta, TurnE
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import HistoryMessage, Message, TextPart
 from codex_proxy.core.turn import Turn
-from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
+from codex_proxy.runs.time_and_tokens import Deadlines
 from tests.runs.actors import WordTransport, all_events, end_of, text_of
 from tests.runs.test_run_tools import (
     GOOD,

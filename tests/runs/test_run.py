@@ -23,10 +23,10 @@ from codex_proxy.core.events import (
     UsageReported,
 )
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.event_log import CUT_WATER, HIGH_WATER
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
+from codex_proxy.runs.time_and_tokens import Deadlines
 from tests.runs.actors import (
     DONE,
     TURN,

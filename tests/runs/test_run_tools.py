@@ -38,11 +38,11 @@ from codex_proxy.core.items import (
     ToolCall,
 )
 from codex_proxy.core.turn import Turn
-from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.event_log import HIGH_WATER
 from codex_proxy.runs.idle_sessions import IdleLimits
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
+from codex_proxy.runs.time_and_tokens import Deadlines
 from codex_proxy.tools.schemas import TextCheck, Verdict
 from codex_proxy.tools.strict_schemas import StrictForm
 from codex_proxy.workers.schema_checks import STOPPING, SchemaChecks

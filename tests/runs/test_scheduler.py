@@ -13,9 +13,9 @@ from codex_proxy.core.events import Event, ItemStarted, Stop, TurnStarted
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import Activity, Item, Message, Reasoning
 from codex_proxy.core.turn import Turn
-from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
+from codex_proxy.runs.time_and_tokens import Deadlines
 from tests.runs.actors import DONE, TURN, WordAgent, deltas, end_of
 from tests.runs.virtual import settle, virtual
 
@@ -361,4 +361,4 @@ async def test_a_watcher_keeps_no_event_from_being_dropped() -> None:
     await settle()
     while not cursor.finished:
         cursor.take()
-    assert (run.log.backlog, [*run.log.after(0)]) == (0, [])
+    assert (run.log.backlog, [*run.log.batches]) == (0, [])

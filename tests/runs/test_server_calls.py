@@ -30,10 +30,10 @@ from codex_proxy.core.items import (
 )
 from codex_proxy.core.limits import ITEM_SIZE
 from codex_proxy.core.turn import Turn
-from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
 from codex_proxy.runs.server_calls import TOOL_BROKEN
+from codex_proxy.runs.time_and_tokens import Deadlines
 from codex_proxy.tools.policy import ToolOutput
 from tests.runs.actors import DONE, WordAgent, all_events, deltas, end_of
 from tests.runs.virtual import settle, virtual

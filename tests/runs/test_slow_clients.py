@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from codex_proxy.core.events import Stop, TextDelta, TurnEnded
 from codex_proxy.core.faults import FaultKind
-from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.event_log import CUT_WATER
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
+from codex_proxy.runs.time_and_tokens import Deadlines
 from tests.runs.actors import DONE, TURN, WordAgent, deltas, end_of, text_of
 from tests.runs.virtual import settle, virtual
 
@@ -18,7 +18,7 @@ READ = 1 << 16
 
 def held_bytes(run: Run) -> int:
     """Bytes that a log holds."""
-    return sum(batch.size for batch in run.log.after(0))
+    return sum(batch.size for batch in run.log.batches)
 
 
 @virtual

@@ -6,7 +6,7 @@ from codex_proxy.core.events import Stop, TextDelta, TurnEnded, TurnStarted, Usa
 from codex_proxy.core.items import HistoryMessage, TextPart
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
-from codex_proxy.runs.turn_usage import AddedTokens, TurnUsage
+from codex_proxy.runs.time_and_tokens import AddedTokens, TurnUsage
 
 CUT = TurnEnded(Stop.INTERRUPTED)
 

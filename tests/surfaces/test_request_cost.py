@@ -17,8 +17,8 @@ from codex_proxy.admission.clients import Client, Workspace
 from codex_proxy.core.faults import Fault
 from codex_proxy.surfaces.answers.renderer import json_bytes
 from codex_proxy.surfaces.chat.parse import parse as parse_chat
-from codex_proxy.surfaces.messages.count import count_tokens
-from codex_proxy.surfaces.requests.named_models import models_in
+from codex_proxy.surfaces.messages.parse import count_tokens
+from codex_proxy.surfaces.requests.fields import models_in
 from codex_proxy.surfaces.requests.options import ParseContext, RequestSettings
 from codex_proxy.surfaces.requests.passed import form_body
 from codex_proxy.surfaces.responses.history import history_of

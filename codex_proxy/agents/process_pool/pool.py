@@ -107,6 +107,8 @@ class ProcessPool(Generic[K, P]):
             process = group.entries[number].process
             process.has_waited = True
             transport = open(process)
+            if group.serves_once:  # the next process is started when this turn has ended
+                return transport
             try:
                 self._maintain(group)
             except Exception:  # no fault of this turn, which has its transport
@@ -236,11 +238,10 @@ class ProcessPool(Generic[K, P]):
         """Drains processes that have waited too long for their only turn, or found no sign-in if somebody may have
         signed in since.
         """
-        spares = group.spares
-        if not all(each.process.alive for each in spares):
-            self._on_change(group)
-        for each in spares:
-            if self._is_outdated(each, group, now):
+        for each in group.spares:
+            if not each.process.alive:
+                self._on_change(group)
+            elif self._is_outdated(each, group, now):
                 each.drain()
 
     def _is_outdated(self, entry: PoolEntry[P], group: ProcessGroup[K, P], now: float) -> bool:

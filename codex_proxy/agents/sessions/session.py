@@ -16,7 +16,7 @@ from codex_proxy.core.events import Event
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.interfaces import TimerHandle, Timers
 from codex_proxy.core.items import HistoryItem, Part, TextPart
-from codex_proxy.core.own_errors import breaks_off
+from codex_proxy.core.own_errors import break_off_on_error
 from codex_proxy.core.turn import Turn, without_content
 from codex_proxy.process.child import Command, Exit, SpawnError
 from codex_proxy.process.launch import find_program
@@ -241,27 +241,29 @@ class AgentSession:
 
     # --- both ways ------------------------------------------------------------------------------
 
-    @breaks_off
     def _do(self, act: Callable[..., Step], *given: Any, size: int = 0) -> None:
         """Calls a method of the dialect and handles its step. `size`: bytes of the output that is read. `TooMuchHeld`
-        is the child's fault.
+        is the child's fault; another exception breaks the session off.
         """
         try:
-            step = act(*given)
-            events = step.events if self.origin is None else self.origin.mark(step.events)
-            if self.recorder is not None:
-                self.recorder.on_step(act.__name__, given, events, size)
-            if step.writes:
-                self._most_sent = max(self._most_sent, len(step.writes))
-                self.transport.send(step.writes)
-            if step.close_stdin:
-                self.transport.close_stdin()
-            if (events or size) and self.listener is not None:
-                self.listener.on_session_output(self, events, size)
-        except TooMuchHeld as fault:
-            self.fail(broken_protocol(str(fault)))
-        if self._closing and self._released is not None:
-            self._release_when_finished()
+            try:
+                step = act(*given)
+                events = step.events if self.origin is None else self.origin.mark(step.events)
+                if self.recorder is not None:
+                    self.recorder.on_step(act.__name__, given, events, size)
+                if step.writes:
+                    self._most_sent = max(self._most_sent, len(step.writes))
+                    self.transport.send(step.writes)
+                if step.close_stdin:
+                    self.transport.close_stdin()
+                if (events or size) and self.listener is not None:
+                    self.listener.on_session_output(self, events, size)
+            except TooMuchHeld as fault:
+                self.fail(broken_protocol(str(fault)))
+            if self._closing and self._released is not None:
+                self._release_when_finished()
+        except Exception:  # noqa: BLE001 - logged
+            break_off_on_error(self)
 
     def break_off(self) -> None:
         """Tells the owner of an error in this server's code, and releases the session as not finished."""
@@ -273,7 +275,7 @@ class AgentSession:
             self._release(finished=False)
 
     def _release_when_finished(self) -> None:
-        if self._dialect.finished or self.transport.exclusive:
+        if self.transport.exclusive or self._dialect.finished:
             self._release(finished=True)
         elif self._timer is None and self._timers is not None:
             when = self._timers.time() + FINISH_SECONDS

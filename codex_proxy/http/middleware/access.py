@@ -10,6 +10,7 @@ import ipaddress
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
+from itertools import chain
 from types import TracebackType
 from typing import Final, TypeAlias
 
@@ -140,7 +141,7 @@ def _check_header_limits(request: web.Request) -> None:
     headers = request.raw_headers
     if len(headers) > MAX_HEADERS:
         raise _headers_too_large(f"It has {len(headers)} headers; the maximum is {MAX_HEADERS}.")
-    size = sum([len(name) + len(value) + _OVERHEAD for name, value in headers]) + len(request.raw_path)
+    size = sum(map(len, chain.from_iterable(headers))) + _OVERHEAD * len(headers) + len(request.raw_path)
     if size > MAX_HEADER_BYTES:
         raise _headers_too_large(f"Its headers have {size} bytes; the maximum is {MAX_HEADER_BYTES}.")
 
@@ -270,7 +271,7 @@ def origin_of(request: web.Request) -> Origin:
     given = request.headers
     headers = {name: given[name] for name in request.app[FORWARDED_HEADERS] if name in given}
     only = request[CLIENT].catalog.only
-    return Origin(tuple(hop.strip() for hop in hops if hop.strip()), key, headers, only)
+    return Origin(tuple(filter(None, map(str.strip, hops))), key, headers, only)
 
 
 def key_in(request: web.Request) -> str:
@@ -292,7 +293,7 @@ def keys_in(request: web.Request) -> list[str]:
     if not any(found) and request.headers.get("Upgrade", "").lower() == "websocket":
         names = subprotocols(request)
         found += [name.removeprefix(KEY_PROTOCOL) for name in names if name.startswith(KEY_PROTOCOL)][:1]
-    return [key for key in found if key]
+    return list(filter(None, found))
 
 
 def subprotocols(request: web.Request) -> list[str]:
@@ -314,16 +315,13 @@ def _check_content_type(request: web.Request) -> None:
         )
     if endpoint is not None and endpoint.chapter == "Ollama" and kind == "application/octet-stream":
         return  # LiteLLM sends this type there, or none, which aiohttp reads as this one; a form sends neither
-    if kind in _OF_FORMS if not request.can_read_body else not _is_json(kind):
+    is_json = kind == "application/json" or kind.endswith("+json")
+    if kind in _OF_FORMS if not request.can_read_body else not is_json:
         raise Fault.of(
             FaultKind.UNSUPPORTED_MEDIA_TYPE,
             f"The content type {excerpt(kind)} is not supported. Send the body as "
             "`Content-Type: application/json`.",
         )
-
-
-def _is_json(kind: str) -> bool:
-    return kind == "application/json" or kind.endswith("+json")
 
 
 ABORT_SECONDS: Final = 0.2

@@ -64,15 +64,16 @@ class ItemList(TypedDict, Generic[T]):
 
 
 _encoder = msgspec.json.Encoder()
-_encode: Callable[[object], bytes] = _encoder.encode
+json_bytes: Final[Callable[[Any], bytes]] = _encoder.encode
+"""Returns a value as JSON. Texts of clients and agents must be in `raw_text`."""
 
 
 def json_text(text: str) -> bytes:
     """Returns `text` as a JSON string. Never raises."""
     try:
-        return _encode(text)
+        return json_bytes(text)
     except UnicodeEncodeError:
-        return _encode(without_surrogates(text))
+        return json_bytes(without_surrogates(text))
 
 
 def json_lines(texts: Sequence[str]) -> bytes:
@@ -84,11 +85,6 @@ def json_lines(texts: Sequence[str]) -> bytes:
         return b"\n".join(map(json_text, texts))
 
 
-def json_bytes(value: Any) -> bytes:
-    """Returns `value` as JSON. Texts of clients and agents must be in `raw_text`."""
-    return _encode(value)
-
-
 def raw_text(text: str) -> msgspec.Raw:
     """Returns `text` as encoded JSON, for `json_bytes`."""
     return msgspec.Raw(json_text(text))
@@ -96,7 +92,7 @@ def raw_text(text: str) -> msgspec.Raw:
 
 def schema_json(schema: Any) -> msgspec.Raw:
     """Returns a client's schema, or other JSON, encoded."""
-    return msgspec.Raw(_encode(schema))
+    return msgspec.Raw(json_bytes(schema))
 
 
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -104,7 +100,7 @@ _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 def raw_fields(value: Mapping[str, Any]) -> dict[str, msgspec.Raw]:
     """Returns the fields of an object, each encoded."""
-    return _decode_fields(_encode(value))
+    return _decode_fields(json_bytes(value))
 
 
 def activity_line(item: Item) -> str | None:

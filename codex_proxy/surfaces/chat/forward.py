@@ -19,10 +19,8 @@ from codex_proxy.core.turn import ForwardedRequest
 from codex_proxy.surfaces.answers.renderer import Renderer, RenderOptions
 from codex_proxy.surfaces.chat import wire
 from codex_proxy.surfaces.chat.messages import has_instructions
-from codex_proxy.surfaces.chat.options import requested_logprobs
 from codex_proxy.surfaces.errors import error_frames
-from codex_proxy.surfaces.requests.fields import FIELD_NAME, MAX_NAMED
-from codex_proxy.surfaces.requests.named_models import folded
+from codex_proxy.surfaces.requests.fields import FIELD_NAME, MAX_NAMED, folded
 
 Fields: TypeAlias = Mapping[str, msgspec.Raw]
 """A JSON object's members, as the client wrote them."""
@@ -88,34 +86,27 @@ def _folded_fields() -> dict[str, str]:
 
 
 def may_forward_whole(request: wire.ChatRequest, policy: ForwardPolicy, *, has_web_images: bool) -> bool:
-    """Whether the whole request may go to the upstream unchanged: `policy` allows it, and the request has neither
-    tools nor a format, or has `forward_only_parameters`.
-    """
+    """Whether `policy` allows that the whole request goes to the upstream unchanged."""
     if not policy.whole or (has_web_images and not policy.web_images):
         return False
     if not policy.images and any(isinstance(part, wire.ImagePart) for part in _parts(request)):
         return False
-    if not policy.instructions and has_instructions(request.messages):
-        return False
+    return policy.instructions or not has_instructions(request.messages)
+
+
+def is_only_forwarded(request: wire.ChatRequest) -> bool:
+    """Whether the request has neither tools nor a format, or has parameters that only an upstream can serve."""
     wants_text = request.response_format is None or request.response_format.type == "text"
-    plain = wants_text and not (request.tools or request.functions)
-    return plain or bool(forward_only_parameters(request))
+    if wants_text and not (request.tools or request.functions):
+        return True
+    wants_audio = "audio" in (request.modalities or ()) or request.audio is not None
+    spoken = any(isinstance(each, wire.AssistantMessage) and each.audio for each in request.messages)
+    return (request.n is not None and request.n > 1) or wants_audio or spoken
 
 
 def _parts(request: wire.ChatRequest) -> Iterator[object]:
     contents = (getattr(message, "content", None) for message in request.messages)
     return (part for parts in contents if isinstance(parts, list) for part in parts)
-
-
-def forward_only_parameters(request: wire.ChatRequest) -> tuple[str, ...]:
-    spoken = any(isinstance(each, wire.AssistantMessage) and each.audio for each in request.messages)
-    asked = {
-        "n": request.n is not None and request.n > 1,
-        "modalities": "audio" in (request.modalities or ()),
-        "audio": request.audio is not None,
-        "messages[].audio": spoken,
-    }
-    return (*(name for name, is_asked in asked.items() if is_asked), *requested_logprobs(request))
 
 
 def forwarded_request(

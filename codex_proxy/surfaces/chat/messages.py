@@ -17,7 +17,7 @@ from codex_proxy.surfaces.chat import wire
 from codex_proxy.surfaces.requests.body import unsupported_value
 from codex_proxy.surfaces.requests.fields import known_kinds
 from codex_proxy.surfaces.requests.files import file_text, image_part
-from codex_proxy.surfaces.requests.tools import HistoryWithCalls
+from codex_proxy.surfaces.requests.options import HistoryWithCalls
 
 _ATTACHMENTS: Final = (wire.AudioPart, wire.FilePart, wire.OtherPart)
 
@@ -50,7 +50,7 @@ def web_images(messages: Iterable[wire.AnyMessage]) -> dict[str, str]:
 
 
 def has_instructions(messages: Iterable[wire.AnyMessage]) -> bool:
-    return any(isinstance(message, wire.InstructionMessage) for message in messages)
+    return wire.InstructionMessage in map(type, messages)
 
 
 def has_calls(messages: Iterable[wire.AnyMessage]) -> bool:

@@ -32,7 +32,7 @@ from codex_proxy.surfaces.messages.wire import BLOCK_FIELDS
 from codex_proxy.surfaces.requests.body import unsupported_value
 from codex_proxy.surfaces.requests.fields import FIELD_NAME, FieldNotes
 from codex_proxy.surfaces.requests.files import IMAGE_LEFT_OUT, decode_text, image_part
-from codex_proxy.surfaces.requests.tools import HistoryWithCalls, model_name
+from codex_proxy.surfaces.requests.options import HistoryWithCalls, model_name
 
 _PDF: Final = "application/pdf"
 _GIVEN_IN: Final = {"text": "data", "content": "content", "base64": "data"}

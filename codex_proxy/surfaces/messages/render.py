@@ -35,7 +35,7 @@ from codex_proxy.surfaces.messages.content import GrowingBlock, MessageEnd, Mess
 from codex_proxy.surfaces.messages.content import Message as MessageBody
 from codex_proxy.surfaces.messages.errors import error_event
 from codex_proxy.surfaces.messages.state import OUTPUTS, pack_items
-from codex_proxy.surfaces.requests.tools import whole_input
+from codex_proxy.surfaces.requests.options import whole_input
 
 _STOP_REASONS: Final[dict[str, str]] = {
     Stop.STOP: "end_turn",

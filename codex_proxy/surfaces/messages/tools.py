@@ -22,7 +22,7 @@ from codex_proxy.surfaces.answers.renderer import schema_json
 from codex_proxy.surfaces.messages.wire import TOOL_FIELDS, GivenToolChoice
 from codex_proxy.surfaces.requests.body import invalid_value, missing_parameter, wrong_type
 from codex_proxy.surfaces.requests.fields import FieldNotes
-from codex_proxy.surfaces.requests.tools import OfferedTools, model_name, refuse_duplicates
+from codex_proxy.surfaces.requests.options import OfferedTools, model_name, refuse_duplicates
 
 _TEXT: Final = {"type": "string"}
 _NUMBER: Final = {"type": "integer"}
@@ -183,7 +183,8 @@ def offered_tools(
     """Returns the tools to offer. `referenced`: the names of tools to which the history refers. `notes` gets fields
     without effect.
     """
-    found: list[tuple[Tool, str]] = []
+    tools: list[Tool] = []
+    names: list[str] = []
     ignored: list[str] = []
     web_search = False
     loaded = loaded_names(given, choice, referenced)
@@ -198,19 +199,20 @@ def offered_tools(
             made = _tool(tool, param)
             notes.add_unknown(tool, TOOL_FIELDS, "tools[]")
             if not tool.get("defer_loading") or text_at(tool, "name") in loaded:
-                found.append((made, f"{param}.name"))
+                tools.append(made)
+                names.append(f"{param}.name")
         elif kind in CLIENT_TOOLS:
             _check_callers(tool, param)
             made = client_tool(tool, param)
             notes.add_unknown(tool, SERVED_FIELDS, "tools[]")
             if not tool.get("defer_loading") or made.name in loaded:
-                found.append((made, f"{param}.name"))
+                tools.append(made)
+                names.append(f"{param}.name")
         else:
             raise _unsupported_tool(kind, param)
-    tools = tuple(tool for tool, _ in found)
-    refuse_duplicates(tools, [field for _, field in found])
+    refuse_duplicates(tools, names)
     return MessagesTools(
-        tools=tools,
+        tools=tuple(tools),
         choice=_choice(choice, tools, any_given=bool(given), web_search=web_search),
         parallel=not (choice is not None and choice.disable_parallel_tool_use),
         web_search=web_search and (choice is None or choice.type != "none"),

@@ -49,16 +49,18 @@ from codex_proxy.surfaces.requests.options import (
     JSON_OBJECT,
     FieldNames,
     Format,
+    HistoryWithCalls,
     ParseContext,
     ParsedRequest,
     json_schema_format,
+    model_name,
     non_null_fields,
     options_as_given,
     place_of,
+    refuse_duplicates,
     stops_of,
     with_json_hint,
 )
-from codex_proxy.surfaces.requests.tools import HistoryWithCalls, model_name, refuse_duplicates
 
 NO_OUTPUT: Final = "(This call has no output.)"
 OUTPUT_WITHOUT_CALL: Final = "Output of {}, whose call is not in the conversation:\n{}"

@@ -32,7 +32,7 @@ from codex_proxy.surfaces.answers.renderer import (
     raw_text,
 )
 from codex_proxy.surfaces.ollama.answer import error_line
-from codex_proxy.surfaces.requests.tools import whole_input
+from codex_proxy.surfaces.requests.options import whole_input
 
 Form: TypeAlias = Literal["chat", "generate"]
 

@@ -15,8 +15,15 @@ from pydantic_core import PydanticCustomError
 from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.json_values import count_members
 from codex_proxy.core.shown_text import MAX_EXCERPT, excerpt
-from codex_proxy.surfaces.requests.fields import TAG, UNKNOWN_KIND, FieldNotes, Ignored
-from codex_proxy.surfaces.requests.named_models import MODEL, folded, reads_as_model
+from codex_proxy.surfaces.requests.fields import (
+    MODEL,
+    TAG,
+    UNKNOWN_KIND,
+    FieldNotes,
+    Ignored,
+    folded,
+    reads_as_model,
+)
 
 MAX_DEPTH: Final = 128
 """Maximum levels of nesting. Real schemas need a dozen."""

@@ -17,7 +17,7 @@ from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.passing import Body
 from codex_proxy.surfaces.answers.renderer import json_text
 from codex_proxy.surfaces.requests.body import decode_object, missing_parameter, wrong_type
-from codex_proxy.surfaces.requests.named_models import (
+from codex_proxy.surfaces.requests.fields import (
     MODEL,
     Place,
     may_name_models,

@@ -19,7 +19,7 @@ from codex_proxy.core.json_values import text_at
 from codex_proxy.core.tool_names import offered_name
 from codex_proxy.surfaces.answers.renderer import json_bytes, schema_json
 from codex_proxy.surfaces.requests.body import validate
-from codex_proxy.surfaces.requests.tools import with_grammar
+from codex_proxy.surfaces.requests.options import with_grammar
 from codex_proxy.surfaces.responses import wire
 from codex_proxy.surfaces.responses.items import ItemDict
 

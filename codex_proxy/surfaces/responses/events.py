@@ -68,13 +68,10 @@ class ResponseEvents:
         taken, self._frames = self._frames, []
         return taken
 
-    def _send_frame(self, frame: bytes) -> None:
-        self._frames.append(frame)
-        self.number += 1
-
     def _add(self, type: str, **fields: Any) -> None:
         body = json_bytes({"type": type, **fields, "sequence_number": self.number})
-        self._send_frame(b"event: %b\ndata: %b\n\n" % (type.encode(), body))
+        self._frames.append(b"event: %b\ndata: %b\n\n" % (type.encode(), body))
+        self.number += 1
 
     # --- the response ---------------------------------------------------------------------------
 
@@ -173,7 +170,8 @@ class ResponseEvents:
         """Adds an event of a tool that the model server runs. Nobody here has chosen the names of its fields."""
         place = {"item_id": raw_text(output.id), "output_index": output.index, "sequence_number": self.number}
         body = json_bytes({**fields, "type": type, **place})
-        self._send_frame(b"event: %b\ndata: %b\n\n" % (type.encode(), body))
+        self._frames.append(b"event: %b\ndata: %b\n\n" % (type.encode(), body))
+        self.number += 1
 
     def send_compacting(self, output: OutputItem) -> None:
         """Sends that the summary of a compaction is being written."""

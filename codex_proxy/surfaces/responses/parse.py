@@ -5,7 +5,7 @@ docs/contract.md#errors-of-responses, docs/contract.md#the-reasoning-parameter.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
@@ -224,8 +224,9 @@ def _parse_request(body: bytes, settings: RequestSettings) -> tuple[ResponseRequ
     request, notes = parse_as(ResponseRequest, body)
     named = ignored_fields(notes)
     check_input(request, settings.max_items)
-    _refuse_unsupported(request, settings)
-    return request, (*_requested_logprobs(request).values(), *named)
+    logprobs = _requested_logprobs(request)
+    _refuse_unsupported(request, logprobs, settings)
+    return request, (*logprobs.values(), *named)
 
 
 def check_input(request: ContextFields, limit: int) -> None:
@@ -288,12 +289,14 @@ def _activity(context: ParseContext) -> Activity:
     return "summaries" if context.settings.show_activity else "off"
 
 
-def _refuse_unsupported(request: ResponseRequest, settings: RequestSettings) -> None:
+def _refuse_unsupported(
+    request: ResponseRequest, logprobs: Mapping[str, str], settings: RequestSettings
+) -> None:
     if request.background and request.store is False:
         raise bad_request(
             "A background response has to be stored: leave 'store' out, or set it to true.", "background"
         )
-    refuse_logprobs(_requested_logprobs(request), settings.logprobs)
+    refuse_logprobs(logprobs, settings.logprobs)
     refuse_stream_options(request.stream_options, request.stream)
     if request.input == []:
         _refuse_empty_input(request)

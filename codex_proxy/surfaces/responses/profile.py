@@ -37,7 +37,8 @@ class OpenResponsesEvents(ResponseEvents):
         self._whole_calls: list[dict[str, Any]] = []
 
     def _add(self, type: str, **fields: Any) -> None:
-        self._send_frame(b"data: %b\n\n" % json_bytes({"type": type, **fields}))
+        self._frames.append(b"data: %b\n\n" % json_bytes({"type": type, **fields}))
+        self.number += 1
 
     def begin(self, response: dict[str, Any]) -> None:
         self._add("response.created", response={**response, "status": "in_progress"})
@@ -66,8 +67,8 @@ class OpenResponsesEvents(ResponseEvents):
         part.head = b"data: " + json_bytes({"type": f"response.{name}.delta", **_place(output)})[:-1]
 
     def send_deltas(self, output: OutputItem, part: Part, fragments: list[bytes]) -> None:
-        for fragment in fragments:
-            self._send_frame(b'%b,"delta":%b}\n\n' % (part.head, fragment))
+        self._frames += [b'%b,"delta":%b}\n\n' % (part.head, fragment) for fragment in fragments]
+        self.number += len(fragments)
 
     def send_part_done(self, output: OutputItem, part: Part) -> None:
         whole = {"id": raw_text(output.id), "output_index": output.index}

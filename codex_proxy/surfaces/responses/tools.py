@@ -5,7 +5,7 @@ Sources: docs/contract.md#tools-of-a-response, docs/wire-rules.md#the-context-of
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -16,8 +16,8 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import HostedTools, NamedTools, ToolChoice
 from codex_proxy.surfaces.answers.renderer import json_bytes
 from codex_proxy.surfaces.requests.body import RequestModel, missing_parameter
-from codex_proxy.surfaces.requests.named_models import Place, fields_below, folded, models_below
-from codex_proxy.surfaces.requests.tools import OfferedTools, known_tool, refuse_duplicates
+from codex_proxy.surfaces.requests.fields import Place, fields_below, folded, models_below
+from codex_proxy.surfaces.requests.options import OfferedTools, known_tool, refuse_duplicates
 from codex_proxy.surfaces.responses import wire
 from codex_proxy.surfaces.responses.client_tools import TOOL_SEARCH, client_tools, name_of
 
@@ -87,38 +87,40 @@ def offered_tools(
     named = list(client_tools(given))
     refuse_duplicates([each.tool for each in named], [each.param for each in named])
     tools = join_tools(tuple(each.tool for each in named if not each.deferred), input_tools)
-    searched_by_server = any(
-        isinstance(tool, wire.ToolSearchTool) and tool.execution != "client" for tool in given
-    )
-    mcp = tuple(
-        _offer(tool, f"tools[{index}]")
-        for index, tool in enumerate(given)
-        if isinstance(tool, wire.McpServerTool)
-    )
+    mcp: list[McpOffer] = []
+    hosted: list[wire.HostedTool] = []
+    hosted_offers: list[HostedOffer] = []
+    searching = searched_by_server = False
+    for index, tool in enumerate(given):
+        if isinstance(tool, wire.McpServerTool):
+            mcp.append(_offer(tool, f"tools[{index}]"))
+        elif isinstance(tool, wire.HostedTool):
+            hosted.append(tool)
+            hosted_offers.append(HostedOffer(tool.type, f"tools[{index}]", _dump(tool)))
+        elif isinstance(tool, wire.WebSearchTool):
+            searching = True
+        elif isinstance(tool, wire.ToolSearchTool):
+            searched_by_server = searched_by_server or tool.execution != "client"
     _refuse_same_labels(mcp)
-    searching = any(isinstance(tool, wire.WebSearchTool) for tool in given)
-    hosted = [tool for tool in given if isinstance(tool, wire.HostedTool)]
     chosen = _Chooser(tools, mcp, searching, hosted, bool(given)).choose(choice)
     return ResponsesTools(
         tools=tools,
         choice=chosen.names,
-        mcp=mcp,
+        mcp=tuple(mcp),
         mcp_choice=chosen.mcp,
         web_search=searching and chosen.web_search,
         hosted=_hosted_tools(hosted, chosen),
-        hosted_offers=tuple(
-            HostedOffer(tool.type, f"tools[{index}]", _dump(tool))
-            for index, tool in enumerate(given)
-            if isinstance(tool, wire.HostedTool)
-        ),
+        hosted_offers=tuple(hosted_offers),
         shown=[_tool_echo(tool) for tool in given],
         shown_choice=_choice_echo(choice),
         left_out=(f"tools[{TOOL_SEARCH}]",) if searched_by_server else (),
     )
 
 
-def join_tools(tools: tuple[Tool, ...], input_tools: Iterable[Tool]) -> tuple[Tool, ...]:
+def join_tools(tools: tuple[Tool, ...], input_tools: Sequence[Tool]) -> tuple[Tool, ...]:
     """Returns the request's tools, then the input's with other names."""
+    if not input_tools:
+        return tools
     names = {tool.name for tool in tools}
     return (*tools, *(tool for tool in input_tools if tool.name not in names))
 
@@ -201,7 +203,7 @@ class _Chooser:
     def __init__(
         self,
         tools: tuple[Tool, ...],
-        mcp: tuple[McpOffer, ...],
+        mcp: Sequence[McpOffer],
         searching: bool,
         hosted: Sequence[wire.HostedTool],
         any_given: bool,

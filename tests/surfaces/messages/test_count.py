@@ -12,7 +12,7 @@ import pytest
 
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.tokens import max_tokens_in
-from codex_proxy.surfaces.messages.count import count_tokens, prompt_tokens
+from codex_proxy.surfaces.messages.parse import count_tokens, prompt_tokens
 from codex_proxy.surfaces.models import ModelCatalog
 from tests.cpu_time import assert_cpu_time_below
 from tests.surfaces.chat.asking import CATALOG

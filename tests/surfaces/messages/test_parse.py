@@ -16,8 +16,7 @@ from codex_proxy.core.turn import NamedTools, Turn
 from codex_proxy.surfaces.messages.errors import error_body
 from codex_proxy.surfaces.messages.wire import MessagesRequest
 from codex_proxy.surfaces.models import ModelCatalog, nearest_effort
-from codex_proxy.surfaces.requests.options import RequestHints
-from codex_proxy.surfaces.requests.tools import model_name
+from codex_proxy.surfaces.requests.options import RequestHints, model_name
 from tests.surfaces.catalogs import catalog_of
 from tests.surfaces.chat.asking import CATALOG
 from tests.surfaces.messages.asking import HELLO, ask, message_of, parse_body, refusal_of, result, tool, use

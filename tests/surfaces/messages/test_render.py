@@ -29,7 +29,7 @@ from codex_proxy.core.events import (
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import Activity, McpCall, Message, Reasoning, ToolCall
 from codex_proxy.surfaces.messages.state import pack_items, unpack_items
-from codex_proxy.surfaces.requests.tools import input_of
+from codex_proxy.surfaces.requests.options import input_of
 from tests.surfaces.chat.turns import activity, reasoning_item, text_item, tool_call
 from tests.surfaces.messages.answering import (
     IDENTITY,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from codex_proxy.core.tokens import estimate_tokens
-from codex_proxy.surfaces.messages.count import IMAGE_TOKENS, prompt_tokens
+from codex_proxy.surfaces.messages.parse import IMAGE_TOKENS, prompt_tokens
 from tests.cpu_time import assert_cpu_time_below
 from tests.fuzz.requests import PIXEL
 from tests.surfaces.messages.asking import ask, message_of, result, tool, use
