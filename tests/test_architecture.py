@@ -65,6 +65,7 @@ PART_WIRING = (
     r"codex_proxy\.parts\.mcp\.(settings|configured_servers|tool_source)",
     r"codex_proxy\.parts\.machines(?!\.postgresql)[\w.]*",
     r"codex_proxy\.parts\.\w+\.server_part",
+    r"codex_proxy\.parts\.\w+(?!\.)",  # the object `PART` and the settings
 )
 """Modules of these parts that belong to the first row, too."""
 
@@ -219,8 +220,8 @@ CACHES = frozenset({"cache", "lru_cache", "LruCache", "OwnedEntries"})
 
 NAMES_AGENTS = "codex_proxy.agents."
 """The list of names and the modules of agents."""
-LISTS_PARTS = "codex_proxy.parts"
-"""It names the agents of absent parts."""
+DECLARES_PARTS = r"codex_proxy\.parts"
+"""They name the agents of parts, also of absent ones."""
 NAMES_DIALECTS = "codex_proxy.parts.cassettes.old_format"
 """The names of dialects in cassettes of version 1; it goes with them."""
 NAMES_CLIENTS = "codex_proxy.commands.connect."
@@ -454,7 +455,8 @@ def budgets(module: Module) -> list[str]:
 def agent_names(module: Module) -> list[str]:
     """Only the list of names and an agent's own modules name an agent; others ask its spec or the agent itself."""
     own = (NAMES_AGENTS, NAMES_CLIENTS, NAMES_DIALECTS)
-    if place_of(module.name).startswith(own) or module.name == LISTS_PARTS:
+    declares = re.fullmatch(rf"{DECLARES_PARTS}(\.\w+)?", module.name)
+    if place_of(module.name).startswith(own) or declares:
         return []
     if not module.name.startswith("codex_proxy"):
         return []

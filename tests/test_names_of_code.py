@@ -90,7 +90,7 @@ ALLOWED: Final[dict[str, str]] = {
     "codex_proxy.parts.mcp.config:_replace_variables": "the fields of a class",
     "codex_proxy.process.warden:parse_limits": "the operator's limits, as names of RLIMIT_ constants",
     "codex_proxy.settings.fields:_agent_is_known": "the names of settings that parts declare",
-    "codex_proxy.parts.upstream.settings:_choose_agent": "a constant",
+    "codex_proxy.parts.upstream.upstream_specs:_choose_agent": "a constant",
     "codex_proxy.agents.configured.agents:_tables_of_parts": "what parts declare",
     "codex_proxy.parts.cassettes.serving:_secrets_in": "the fields of the settings",
     "codex_proxy.settings.load:unused_settings": "constants",

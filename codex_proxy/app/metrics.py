@@ -30,7 +30,7 @@ from codex_proxy.http.metrics import error_of
 from codex_proxy.http.middleware.request_context import CLIENT_LEFT, NOTES
 from codex_proxy.http.sse import StreamSlots
 from codex_proxy.runs.scheduler import RunScheduler
-from codex_proxy.surfaces.messages.content import STOP_REASONS
+from codex_proxy.surfaces.messages.answer import STOP_REASONS
 from codex_proxy.surfaces.models import ModelCatalog, default_model_of, listed_names, resolve, split_mode
 
 OTHER = "other"

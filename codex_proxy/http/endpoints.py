@@ -40,8 +40,14 @@ from codex_proxy.surfaces.answers.usage_report import (
     UsagePage,
 )
 from codex_proxy.surfaces.chat.choice import ChatCompletion, ChatCompletionChunk
-from codex_proxy.surfaces.messages.content import Message, MessageEvent, MessageTokens
-from codex_proxy.surfaces.messages.models import MAX_PAGE, AnthropicModel, AnthropicModelList
+from codex_proxy.surfaces.messages.answer import (
+    MAX_PAGE,
+    AnthropicModel,
+    AnthropicModelList,
+    Message,
+    MessageEvent,
+    MessageTokens,
+)
 from codex_proxy.surfaces.models import Model, ModelList
 from codex_proxy.surfaces.ollama.answer import OllamaAnswer, OllamaModel, OllamaModels, OllamaVersion
 from codex_proxy.surfaces.responses.conversations import Conversation, ConversationDeleted, ConversationItem

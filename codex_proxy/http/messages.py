@@ -19,8 +19,7 @@ from codex_proxy.http.exchange import Source
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES
 from codex_proxy.http.routing import body_of_unknown_model
 from codex_proxy.http.turns import TurnAnswer, serve_turn, start_timings, start_turn
-from codex_proxy.surfaces.messages.content import PING
-from codex_proxy.surfaces.messages.errors import prompt_too_long
+from codex_proxy.surfaces.messages.answer import PING, prompt_too_long
 from codex_proxy.surfaces.messages.parse import ParsedMessages, count_tokens, parse, prompt_tokens
 from codex_proxy.surfaces.messages.render import MessagesRenderer
 from codex_proxy.surfaces.models import ModelCatalog, window_of

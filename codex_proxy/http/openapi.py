@@ -16,7 +16,7 @@ from codex_proxy.core.options import OPTIONS, Api, Option
 from codex_proxy.http.endpoint import NULL, TEXT, AnswerType, Endpoint, Kind, Parameter, Schema, ref
 from codex_proxy.surfaces.chat.wire import ChatRequest
 from codex_proxy.surfaces.errors import Error, statuses
-from codex_proxy.surfaces.messages.errors import AnthropicError
+from codex_proxy.surfaces.messages.answer import AnthropicError
 from codex_proxy.surfaces.messages.wire import MessagesRequest
 from codex_proxy.surfaces.ollama.answer import OllamaError
 from codex_proxy.surfaces.ollama.embeddings import OllamaEmbeddingsRequest, OllamaEmbedRequest

@@ -23,7 +23,7 @@ from codex_proxy.http.middleware.access import delay_guesses, is_local, key_in
 from codex_proxy.http.middleware.request_context import CLIENT
 from codex_proxy.surfaces.answers.codex_models import codex_list_body
 from codex_proxy.surfaces.answers.renderer import Count, one_of
-from codex_proxy.surfaces.messages.models import (
+from codex_proxy.surfaces.messages.answer import (
     AnthropicModelList,
     anthropic_names,
     model_body,

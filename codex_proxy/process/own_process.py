@@ -1,7 +1,8 @@
-"""Settings of the server's own process, its event loop, and the killing of orphans.
+"""Settings of the server's own process, its event loop, its descendants, and the killing of orphans.
 
 If a warden is killed, its child is, too (parent-death signal), and the descendants become children of the server
-(`adopt_orphans`), where `OrphanSweep` kills them.
+(`adopt_orphans`), where `OrphanSweep` kills them. Descendants are found on Linux only; a process is known by pid and
+start time, since pids are reused.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -24,7 +26,13 @@ from typing import Any, Final
 import structlog
 
 from codex_proxy.core.faults import lack_of
-from codex_proxy.process.warden import PR_SET_CHILD_SUBREAPER, SPAWNER_NAME, WARDEN_NAME, child_pids_by_stat
+from codex_proxy.process.warden import (
+    PR_SET_CHILD_SUBREAPER,
+    SPAWNER_NAME,
+    WARDEN_NAME,
+    child_pids,
+    child_pids_by_stat,
+)
 
 KILL_SECONDS: Final = 5.0
 """The time for which orphans are looked for: a killed one may leave others."""
@@ -222,3 +230,60 @@ def _reap(pid: int) -> bool:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:
         return True
+
+
+START_TIME_FIELD = 19
+"""The field with the start time, in clock ticks since boot, counted behind the program's name in /proc/PID/stat."""
+RESIDENT_FIELD = 1
+"""The field with the resident pages in /proc/PID/statm."""
+
+
+def seconds_since_boot() -> float:
+    """Returns the time, rounded down to a clock tick, so that no later process has an earlier start time."""
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    ticks = os.sysconf("SC_CLK_TCK")
+    return int(time.clock_gettime(clock) * ticks) / ticks
+
+
+def children_of(pid: int) -> dict[int, float]:
+    """Returns the children, each pid with its start time; none if the process has ended."""
+    found: dict[int, float] = {}
+    with contextlib.suppress(OSError):  # it has ended
+        for child in child_pids(pid):
+            with contextlib.suppress(OSError):
+                found[child] = start_time(child)
+    return found
+
+
+def start_time(pid: int) -> float:
+    """Returns a process's start, in seconds since boot. Raises `OSError`."""
+    # "pid (name) state ppid ...": the name may hold anything, parentheses and blanks too
+    fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+    return int(fields[START_TIME_FIELD]) / os.sysconf("SC_CLK_TCK")
+
+
+def descendants_of(pid: int) -> dict[int, float]:
+    """Returns the descendants, each pid with its start time. Children of other threads than the first are not found;
+    agents start theirs from the first.
+    """
+    found: dict[int, float] = {}
+    generation = children_of(pid)
+    while generation:
+        found |= generation
+        families = [children_of(child) for child in generation]
+        generation = {
+            child: start for each in families for child, start in each.items() if child not in found
+        }
+    return found
+
+
+def resident_bytes(processes: dict[int, float]) -> int:
+    """Sums the memory of processes (each pid with its start time). A process that cannot be read, or whose pid was
+    reused, counts as 0.
+    """
+    pages = 0
+    for pid, start in processes.items():
+        with contextlib.suppress(OSError):  # it has ended
+            if start_time(pid) == start:
+                pages += int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[RESIDENT_FIELD])
+    return pages * os.sysconf("SC_PAGE_SIZE")

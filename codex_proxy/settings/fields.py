@@ -15,8 +15,8 @@ from codex_proxy.agents.names import DEFAULT_AGENT, check_name, names
 from codex_proxy.core.turn import Sandbox
 from codex_proxy.parts import absent_part, absent_part_text, agent_tables, declared, parts, shared_store
 from codex_proxy.settings.old_names import OLD_NAMES
-from codex_proxy.settings.sources import SourcedSettings, default_config_file, from_variables
-from codex_proxy.settings.tables import AgentTable, TableName, WebhookTable, join_list
+from codex_proxy.settings.sources import SourcedSettings, default_config_file
+from codex_proxy.settings.tables import AgentTable, TableName, WebhookTable, from_variables, join_list
 
 if TYPE_CHECKING:
     FakeDialect = str

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pydantic import AliasChoices, Field, model_validator
+from pydantic import model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -36,11 +36,6 @@ def default_config_file() -> Path:
     """Returns `$XDG_CONFIG_HOME/codex-proxy/config.toml`, or that in `~/.config`."""
     base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(base) / "codex-proxy" / "config.toml"
-
-
-def from_variables(*variables: str, **more: Any) -> Any:
-    """Returns the field of a setting that is read from these variables."""
-    return Field(validation_alias=AliasChoices(*variables), **more)
 
 
 class SourcedSettings(BaseSettings):

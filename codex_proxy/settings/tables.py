@@ -1,5 +1,5 @@
-"""The tables `[agents.NAME]` and `[webhooks]`. `agents.configured.agents` checks whether tables and agents
-match.
+"""What settings are declared with: fields that have variables of their own, and tables, such as `[agents.NAME]`.
+`agents.configured.agents` checks whether tables and agents match.
 """
 
 from __future__ import annotations
@@ -7,7 +7,15 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, Field, SecretStr, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    Field,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+)
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _SEPARATORS: Final = {"commas": ",", "colons": ":"}
@@ -25,6 +33,11 @@ def _check_name(name: str) -> str:
 TableName = Annotated[str, AfterValidator(_check_name)]
 ONLY_TABLE: Final = "default"
 """The name of a part's table for the only agent."""
+
+
+def from_variables(*variables: str, **more: Any) -> Any:
+    """Returns the field of a setting that is read from these variables."""
+    return Field(validation_alias=AliasChoices(*variables), **more)
 
 
 class SettingsTable(BaseModel, extra="forbid", frozen=True):

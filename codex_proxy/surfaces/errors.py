@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal, TypeAlias, TypedDict
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.surfaces.answers.fault_table import TABLE, FaultRow
 from codex_proxy.surfaces.answers.renderer import JsonText, json_bytes, one_of, raw_text
-from codex_proxy.surfaces.messages import errors as messages
+from codex_proxy.surfaces.messages import answer as messages
 from codex_proxy.surfaces.ollama import answer as ollama
 
 OpenAISurface: TypeAlias = Literal["chat", "responses"]

@@ -23,7 +23,7 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import HistoryMessage, TextPart
 from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command, SpawnError
-from codex_proxy.process.descendants import children_of, seconds_since_boot
+from codex_proxy.process.own_process import children_of, seconds_since_boot
 from tests.process.children import have_ended, shell
 from tests.waiting import PATIENCE, eventually
 

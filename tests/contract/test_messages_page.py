@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from codex_proxy.surfaces.messages.content import STOP_REASONS
-from codex_proxy.surfaces.messages.errors import STATUSES, type_of
+from codex_proxy.surfaces.messages.answer import STATUSES, STOP_REASONS, type_of
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "messages.md").read_text()

@@ -93,7 +93,7 @@ ROWS: Final[dict[str, Row]] = {
     "codex_proxy.core.repair:TurnRepair._open": turn("repair", "messages"),
     "codex_proxy.surfaces.chat.choice:Choice.open_message": turn("chat", "messages"),
     "codex_proxy.surfaces.responses.output:Part.add": turn("responses", "deltas of reasoning"),
-    "codex_proxy.surfaces.messages.content:GrowingBlock.open": turn("messages", "messages"),
+    "codex_proxy.surfaces.messages.answer:GrowingBlock.open": turn("messages", "messages"),
     "codex_proxy.runs.model_items:_kind_and_call_id": history(
         "calls with their outputs", "raw calls and outputs by turns"
     ),

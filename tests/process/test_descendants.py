@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from codex_proxy.process.descendants import descendants_of, resident_bytes, start_time
+from codex_proxy.process.own_process import descendants_of, resident_bytes, start_time
 
 MIB = 1 << 20
 WRAPPED = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', sys.argv[1]]))"

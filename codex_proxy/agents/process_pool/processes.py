@@ -22,7 +22,7 @@ from codex_proxy.agents.sessions.session import ended_from
 from codex_proxy.agents.shared.failures import describe_exit
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.process.child import Child, Exit
-from codex_proxy.process.descendants import children_of, descendants_of, resident_bytes, seconds_since_boot
+from codex_proxy.process.own_process import children_of, descendants_of, resident_bytes, seconds_since_boot
 
 RENEWED = Ended(stderr_tail="The process was renewed before the turn began on it.")
 """The end of a session that has to go on in another process."""

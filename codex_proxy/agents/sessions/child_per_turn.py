@@ -31,7 +31,7 @@ from codex_proxy.core.options import Capability
 from codex_proxy.core.own_errors import breaks_off
 from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command, Exit, spawn
-from codex_proxy.process.descendants import descendants_of, resident_bytes
+from codex_proxy.process.own_process import descendants_of, resident_bytes
 
 MAX_EARLY_BYTES: Final = 1 << 16
 """Maximum bytes that are read of a child before its turn begins."""

@@ -1,8 +1,32 @@
 """Agents that speak the Agent Client Protocol (ACP)."""
 
-from typing import Final
+from typing import Final, Literal
+
+from pydantic import BaseModel, Field
 
 from codex_proxy.parts import Flag, Part
+from codex_proxy.settings.tables import SettingsTable
+
+
+class AcpTable(SettingsTable):
+    """`[acp]`: the program of an ACP agent."""
+
+    command: str | None = Field(None, description="program and arguments of an ACP agent")
+    env: str = Field(
+        "",
+        description="environment variables that an ACP agent gets, separated by commas: names, or `NAME=value`",
+    )
+    usage: Literal["turn", "last", "session", "chunks"] | None = Field(
+        None, description="what an ACP agent's token counts cover (docs/agents.md)"
+    )
+    unconfined: bool = Field(
+        False, description="serve an ACP agent that acts without asking for permission (docs/agents.md)"
+    )
+
+
+class AcpSettings(BaseModel):
+    acp: AcpTable = Field(AcpTable(), description="the program of an ACP agent")
+
 
 _FLAGS: Final = (
     Flag("agent_command", "acp.command", "COMMAND"),
@@ -23,7 +47,7 @@ PART: Final = Part(
         "codex-acp": "codex_proxy.parts.acp.acp_specs:CODEX_ACP_SPEC",
         "acp": "codex_proxy.parts.acp.acp_specs:ACP_SPEC",
     },
-    settings="codex_proxy.parts.acp.settings:AcpSettings",
+    settings="codex_proxy.parts.acp:AcpSettings",
     flags=_FLAGS,
     old_names={flag.name: flag.setting for flag in _FLAGS},
     fake_dialects={"acp": "codex_proxy.parts.acp.acp_specs:FAKE_SPEC"},

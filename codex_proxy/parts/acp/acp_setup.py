@@ -28,12 +28,12 @@ from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.files.private import make_folder, replace_file
 from codex_proxy.parts import own_settings
+from codex_proxy.parts.acp import AcpSettings, AcpTable
 from codex_proxy.parts.acp.agent import AcpAgent, AcpLaunch
 from codex_proxy.parts.acp.failures import failure_of_error
 from codex_proxy.parts.acp.presets import AcpPreset, DeclaredFeatures, Program
 from codex_proxy.parts.acp.process import AcpProcess
 from codex_proxy.parts.acp.sessions import session_options_of
-from codex_proxy.parts.acp.settings import AcpSettings, AcpTable
 from codex_proxy.process.child import Command
 from codex_proxy.settings.fields import Settings, split_list
 

@@ -18,6 +18,7 @@ from codex_proxy.core.checks import Check, CheckBuilder, failed_check
 from codex_proxy.core.faults import Fault
 from codex_proxy.files.private import make_folder, temporary_folder
 from codex_proxy.parts import own_settings
+from codex_proxy.parts.claude_code import ClaudeCodeSettings
 from codex_proxy.parts.claude_code.agent import UNMARKED, ClaudeCodeAgent, ClaudeProcesses, request_initialize
 from codex_proxy.parts.claude_code.launch import (
     ALLOWED_NAMES,
@@ -32,7 +33,6 @@ from codex_proxy.parts.claude_code.launch import (
     version_text,
 )
 from codex_proxy.parts.claude_code.results import SIGN_IN
-from codex_proxy.parts.claude_code.settings import ClaudeCodeSettings
 from codex_proxy.process.child import Command, run_short
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.protected_paths import unreadable_paths

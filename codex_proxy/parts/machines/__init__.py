@@ -54,7 +54,7 @@ PART: Final = Part(
     extra="postgres",
     commands="codex_proxy.parts.machines:commands",
     serve="codex_proxy.parts.machines.supervisor:serve",
-    endpoints="codex_proxy.parts.machines.cluster:ENDPOINTS",
+    endpoints="codex_proxy.parts.machines.server_part:ENDPOINTS",
     checks="codex_proxy.parts.machines.server_part:checks",
     server="codex_proxy.parts.machines.server_part:server_part",
 )

@@ -1,5 +1,5 @@
 """A server among others: one worker of several, or one of the servers of a store, with which it keeps keys and limits
-in step.
+in step; and `GET /v1/cluster`, which lists them.
 """
 
 from __future__ import annotations
@@ -8,28 +8,107 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
-from typing import Final
+from typing import Final, Literal, TypedDict
 
 import structlog
 from aiohttp import web
 
+from codex_proxy import __version__
 from codex_proxy.admission.clients import Clients
 from codex_proxy.app.keyring import Keyring
 from codex_proxy.app.server_parts import ServerPart, ServerParts
 from codex_proxy.core.checks import Check, failed_check
 from codex_proxy.core.faults import Fault, UserError
 from codex_proxy.core.own_errors import repeat
-from codex_proxy.http.app_keys import CLIENTS
+from codex_proxy.http.app_keys import CLIENTS, CLOCK, RESPONSES
 from codex_proxy.http.body import BODY_BUDGET, ByteBudget, body_budget
+from codex_proxy.http.endpoint import Endpoint, json_response
 from codex_proxy.http.metrics import METER
 from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS, RequestLimits
+from codex_proxy.http.server_info import NODE_NAME
 from codex_proxy.parts import own_settings
 from codex_proxy.parts.machines import MachinesSettings
 from codex_proxy.parts.machines.supervisor import answer_supervisor
 from codex_proxy.process.own_process import memory_bytes
 from codex_proxy.settings.fields import Settings
+from codex_proxy.store.health import require_store, store_errors_as_faults
 from codex_proxy.store.team import Team
 from codex_proxy.store.values import StoreUnavailable
+from codex_proxy.surfaces.answers.renderer import Count
+
+
+class ClusterNode(TypedDict):
+    """A server process. `seen_at` is when it last renewed its leases, and `lag` how many seconds ago; it is no longer
+    listed when its leases have run out. `responses` counts the background responses that it runs.
+    """
+
+    object: Literal["cluster.node"]
+    id: str
+    name: str
+    url: str
+    version: str
+    started_at: float
+    seen_at: float
+    lag: float
+    responses: Count
+
+
+class Cluster(TypedDict):
+    """The processes that share the store, oldest first. `name` and `version` are those of the process that answers
+    this request; `store_seconds` is how long the store took to answer that process.
+    """
+
+    object: Literal["cluster"]
+    name: str
+    version: str
+    store_seconds: float
+    data: list[ClusterNode]
+
+
+async def retrieve_cluster(request: web.Request) -> web.Response:
+    """Returns the server processes that share the store.
+
+    Raises `Fault` INVALID_REQUEST without a store, and UNAVAILABLE if it cannot be read.
+    """
+    clock, store = request.app[CLOCK], require_store(request.app[RESPONSES].store)
+    asked = clock.monotonic()
+    with store_errors_as_faults():
+        nodes = await store.leases.nodes()
+    now = clock.epoch()
+    body: Cluster = {
+        "object": "cluster",
+        "name": request.app[NODE_NAME],
+        "version": __version__,
+        "store_seconds": round(clock.monotonic() - asked, 6),
+        "data": [
+            {
+                "object": "cluster.node",
+                "id": node.id,
+                "name": node.name,
+                "url": node.url,
+                "version": node.version,
+                "started_at": node.started,
+                "seen_at": node.seen,
+                "lag": round(max(0.0, now - node.seen), 3),
+                "responses": node.responses,
+            }
+            for node in nodes
+        ],
+    }
+    return json_response(body)
+
+
+ENDPOINTS: Final = (
+    Endpoint(
+        "GET /cluster",
+        retrieve_cluster,
+        Cluster,
+        chapter="The server itself",
+        kind="stored",
+        description="Details: docs/machines.md.",
+    ),
+)
+
 
 EXCHANGE_SECONDS: Final = 0.5
 """Seconds between two exchanges: a removed key is accepted for this long."""

@@ -14,8 +14,8 @@ from codex_proxy.core.checks import Check, CheckBuilder
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.tool_names import ToolServerState
 from codex_proxy.parts import own_settings
+from codex_proxy.parts.mcp import McpSettings
 from codex_proxy.parts.mcp.config import Definition, StdioServer, parse_servers
-from codex_proxy.parts.mcp.settings import McpSettings
 from codex_proxy.process.launch import Command, SpawnError, child_environment, find_program
 from codex_proxy.settings.fields import Settings
 

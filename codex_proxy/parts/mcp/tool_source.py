@@ -17,10 +17,10 @@ from codex_proxy.core.interfaces import Clock, IdSource
 from codex_proxy.core.items import McpOrigin, McpTools, Tool
 from codex_proxy.core.tool_names import ListedTool, ToolServerState, offered_name
 from codex_proxy.parts import own_settings
+from codex_proxy.parts.mcp import McpSettings
 from codex_proxy.parts.mcp.config import Definition, StdioServer
 from codex_proxy.parts.mcp.request_servers import NamedServer, RequestServers
 from codex_proxy.parts.mcp.servers import OperatorServers
-from codex_proxy.parts.mcp.settings import McpSettings
 from codex_proxy.parts.mcp.values import McpFault, McpLimits, McpListing, McpResult
 from codex_proxy.process.launch import Command
 from codex_proxy.settings.fields import Settings, split_list

@@ -11,7 +11,7 @@ PART: Final = Part(
         "openai-chat": "codex_proxy.parts.upstream.upstream_specs:CHAT_SPEC",
         "openai-responses": "codex_proxy.parts.upstream.upstream_specs:RESPONSES_SPEC",
     },
-    settings="codex_proxy.parts.upstream.settings:UpstreamSettings",
+    settings="codex_proxy.parts.upstream.upstream_specs:UpstreamSettings",
     flags=(Flag("upstream_url", "upstream_url", "URL"),),
     old_names={
         "upstream_ca_file": "upstreams.*.ca_file",

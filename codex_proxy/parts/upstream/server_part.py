@@ -9,7 +9,7 @@ from aiohttp import web
 from codex_proxy.app.server_parts import ServerPart
 from codex_proxy.http.middleware.access import FORWARDED_HEADERS, PASSES_KEYS
 from codex_proxy.parts import own_settings
-from codex_proxy.parts.upstream.settings import UpstreamSettings
+from codex_proxy.parts.upstream.upstream_specs import UpstreamSettings
 from codex_proxy.settings.fields import Settings
 
 

@@ -31,7 +31,7 @@ from codex_proxy.parts.upstream.config import (
     UpstreamConfig,
 )
 from codex_proxy.parts.upstream.server import ModelServer, request_models_once
-from codex_proxy.parts.upstream.settings import CLIENTS_KEY, UpstreamSettings
+from codex_proxy.parts.upstream.upstream_specs import CLIENTS_KEY, UpstreamSettings
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.tables import ONLY_TABLE
 

@@ -1,5 +1,5 @@
 """Status, type and code of each fault in OpenAI's APIs, for Ollama's the status; what differs in Anthropic's is in
-`messages/errors.py`. Sources: docs/contract.md#errors-of-chat-completions, docs/wire-rules.md#errors.
+`messages/answer.py`. Sources: docs/contract.md#errors-of-chat-completions, docs/wire-rules.md#errors.
 """
 
 from __future__ import annotations

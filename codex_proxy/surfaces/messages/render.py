@@ -31,9 +31,15 @@ from codex_proxy.surfaces.answers.renderer import (
     raw_text,
 )
 from codex_proxy.surfaces.answers.usage import json_tokens
-from codex_proxy.surfaces.messages.content import GrowingBlock, MessageEnd, MessageUsage, WholeBlock, frame
-from codex_proxy.surfaces.messages.content import Message as MessageBody
-from codex_proxy.surfaces.messages.errors import error_event
+from codex_proxy.surfaces.messages.answer import (
+    GrowingBlock,
+    MessageEnd,
+    MessageUsage,
+    WholeBlock,
+    error_event,
+    frame,
+)
+from codex_proxy.surfaces.messages.answer import Message as MessageBody
 from codex_proxy.surfaces.messages.state import OUTPUTS, pack_items
 from codex_proxy.surfaces.requests.options import whole_input
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, TypeAlias
 
 from pydantic import Field
 
-from codex_proxy.surfaces.messages.errors import THREADS_UNSUPPORTED
+from codex_proxy.surfaces.messages.answer import THREADS_UNSUPPORTED
 from codex_proxy.surfaces.requests.body import RequestModel, StopSequence
 from codex_proxy.surfaces.requests.fields import ByKind, Ignored, Refused
 

@@ -11,8 +11,7 @@ from codex_proxy.agents.configured.agents import configured_agents
 from codex_proxy.commands.doctor import settings_check
 from codex_proxy.core.faults import UserError
 from codex_proxy.parts import own_settings
-from codex_proxy.parts.acp import PART
-from codex_proxy.parts.acp.settings import AcpSettings, AcpTable
+from codex_proxy.parts.acp import PART, AcpSettings, AcpTable
 from codex_proxy.settings.load import load
 
 

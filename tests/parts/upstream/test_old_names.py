@@ -15,7 +15,7 @@ from codex_proxy.core.faults import UserError
 from codex_proxy.parts import own_settings
 from codex_proxy.parts.upstream import PART
 from codex_proxy.parts.upstream.config import UpstreamConfig
-from codex_proxy.parts.upstream.settings import UpstreamSettings
+from codex_proxy.parts.upstream.upstream_specs import UpstreamSettings
 from codex_proxy.settings.load import load
 
 CASES: dict[str, tuple[str, Any]] = {

@@ -19,10 +19,10 @@ from codex_proxy.cli import load_settings, main
 from codex_proxy.commands.doctor import examine
 from codex_proxy.core.faults import FaultKind, UserError
 from codex_proxy.parts import own_settings
-from codex_proxy.parts.mcp.settings import McpSettings
+from codex_proxy.parts.mcp import McpSettings
 from codex_proxy.parts.upstream.config import CHAT, PRESETS
 from codex_proxy.parts.upstream.openai_chat.request_body import OPTIONAL
-from codex_proxy.parts.upstream.settings import UpstreamSettings
+from codex_proxy.parts.upstream.upstream_specs import UpstreamSettings
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import load
 from codex_proxy.surfaces.answers.fault_table import TABLE

@@ -28,8 +28,7 @@ from codex_proxy.core.events import (
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import Message, Reasoning, ToolCall
 from codex_proxy.surfaces.errors import error_body, forbids_retry, retry_after, status_of
-from codex_proxy.surfaces.messages.content import EVENT_TYPES, PING, STOP_REASONS
-from codex_proxy.surfaces.messages.errors import prompt_too_long
+from codex_proxy.surfaces.messages.answer import EVENT_TYPES, PING, STOP_REASONS, prompt_too_long
 from tests.surfaces.chat.turns import text_item, tool_call
 from tests.surfaces.messages.answering import renderer, stream_events, whole
 from tests.surfaces.messages.asking import HELLO, RECORDINGS, ask

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from pydantic import TypeAdapter, ValidationError
 
 from codex_proxy.core.events import Event
-from codex_proxy.surfaces.messages.content import BLOCK_TYPES, EVENT_TYPES, PING
+from codex_proxy.surfaces.messages.answer import BLOCK_TYPES, EVENT_TYPES, PING
 from tests.surfaces.messages.answering import fold, renderer
 from tests.surfaces.messages.asking import RECORDINGS
 from tests.surfaces.messages.test_fold import turns

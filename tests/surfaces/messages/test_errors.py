@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.surfaces.messages.errors import (
+from codex_proxy.surfaces.messages.answer import (
     error_body,
     error_event,
     prompt_too_long,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from codex_proxy.core.events import Event, RawItem
-from codex_proxy.surfaces.messages.content import BLOCK_TYPES, EVENT_TYPES, STOP_REASONS
+from codex_proxy.surfaces.messages.answer import BLOCK_TYPES, EVENT_TYPES, STOP_REASONS
 from tests.sdk_fields import unknown_fields
 from tests.surfaces.batches import feed_in_batches
 from tests.surfaces.chat.strategies import TURNS

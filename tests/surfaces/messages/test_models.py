@@ -6,7 +6,7 @@ import pytest
 
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Fault, FaultKind
-from codex_proxy.surfaces.messages.models import (
+from codex_proxy.surfaces.messages.answer import (
     anthropic_names,
     model_body,
     models_page,

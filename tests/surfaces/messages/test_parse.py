@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.turn import NamedTools, Turn
-from codex_proxy.surfaces.messages.errors import error_body
+from codex_proxy.surfaces.messages.answer import error_body
 from codex_proxy.surfaces.messages.wire import MessagesRequest
 from codex_proxy.surfaces.models import ModelCatalog, nearest_effort
 from codex_proxy.surfaces.requests.options import RequestHints, model_name
