@@ -31,6 +31,7 @@ from codex_proxy.agents.codex_app_server.wire import (
     TEXT_DELTA,
     Message,
     Params,
+    RawItemHead,
     ThreadStartResult,
     ThreadTokenUsage,
     TurnError,
@@ -345,14 +346,15 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
     def _on_raw_item(self, params: Params) -> None:
         if params.turn_id is None or params.turn_id != self._turn_id:
             return  # items that we injected come back under another turn's id
-        call_id = self._model_items.add_output(params.item)
+        item = bytes(params.item)  # it may have megabytes, and each copy of them takes milliseconds
+        head = decode_part(item, RawItemHead)
+        call_id = self._model_items.add_output(head, item)
         if call_id is not None:
             if not self._tool_calls.waiting:
                 self._events += self._model_items.take_outputs()
             self._tool_calls.note_agent_answer(call_id)
             return
-        head = self._model_items.add_item(params.item)
-        if head is not None and head.id:
+        if self._model_items.add_item(head, item) and head.id:
             self._reader.seen_messages.add(head.id)
 
     def _on_response_completed(self, params: Params) -> None:

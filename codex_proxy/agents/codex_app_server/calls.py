@@ -11,8 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
-import msgspec
-
 from codex_proxy.agents.codex_app_server.wire import Params, RawItemCall, RawItemHead, check_readable
 from codex_proxy.agents.dialect import HeldSize
 from codex_proxy.agents.shared.conversions import custom_input
@@ -164,26 +162,22 @@ class ModelItems:
         self._outputs_from_client: set[str] = set()
         """Ids of calls whose outputs are in the client's history."""
 
-    def add_item(self, item: msgspec.Raw) -> RawItemHead | None:
-        """Adds an item of the model. Returns its head; None for a message of Codex or an output. Raises
-        `UnreadableError`.
-        """
-        head = decode_part(item, RawItemHead)
+    def add_item(self, head: RawItemHead, item: bytes) -> bool:
+        """Adds an item of the model. Returns False for a message of Codex or an output. Raises `UnreadableError`."""
         if head.type not in KEPT_TYPES or (head.type == "message" and head.role != "assistant"):
-            return None
+            return False
         check_readable(item)
         call = decode_part(item, RawItemCall) if head.type in CALL_TYPES else None
         self._response_open = True
         self._add(head.type, item)
         if call is not None:
             self._add_call(head, call)
-        return head
+        return True
 
-    def add_output(self, item: msgspec.Raw) -> str | None:
+    def add_output(self, head: RawItemHead, item: bytes) -> str | None:
         """Adds a call's output, unless the client has it. Returns the call's id; None for other items. Raises
         `UnreadableError`.
         """
-        head = decode_part(item, RawItemHead)
         if head.type not in OUTPUT_TYPES:
             return None
         check_readable(item)
@@ -195,9 +189,9 @@ class ModelItems:
             self._add(head.type, item)
         return call_id
 
-    def _add(self, type: str, item: msgspec.Raw) -> None:
+    def _add(self, type: str, item: bytes) -> None:
         self._held.add(len(item) + ITEM_SIZE)
-        self._events.append(RawItem(type, bytes(item)))
+        self._events.append(RawItem(type, item))
 
     def note_client_outputs(self, call_ids: Iterable[str]) -> None:
         self._outputs_from_client.update(call_ids)

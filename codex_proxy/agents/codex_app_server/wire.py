@@ -289,12 +289,13 @@ class ReadableRawItem(RawItemHead, frozen=True):
     encrypted_content: str | None = None
 
 
-def check_readable(item: msgspec.Raw) -> None:
+def check_readable(item: bytes) -> None:
     """Checks that a raw item can be decoded again later. Raises `UnreadableError` if not."""
     try:
         if len(item) > LONG_JSON:
             # As a whole it would take long, if it is no text or image but very many numbers.
-            bytes(item).decode()
+            if not item.isascii():
+                item.decode()
             msgspec.json.decode(item, type=ReadableRawItem)
         else:
             msgspec.convert(msgspec.json.decode(item), ReadableRawItem)
