@@ -20,10 +20,10 @@ from codex_proxy.surfaces.errors import Surface, error_body, forbids_retry, retr
 
 Schema: TypeAlias = dict[str, Any]
 
-NULL: Final[Schema] = {"type": "null"}
-TEXT: Final[Schema] = {"type": "string"}
-FLAG: Final[Schema] = {"type": "boolean"}
-COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
+NULL_SCHEMA: Final[Schema] = {"type": "null"}
+TEXT_SCHEMA: Final[Schema] = {"type": "string"}
+FLAG_SCHEMA: Final[Schema] = {"type": "boolean"}
+COUNT_SCHEMA: Final[Schema] = {"type": "integer", "minimum": 0}
 
 
 def ref(name: str) -> Schema:
@@ -127,7 +127,7 @@ class Endpoint(_Route, frozen=True, eq=False, kw_only=True):
     def all_parameters(self) -> tuple[Parameter, ...]:
         """The parameters, those in the path first."""
         in_path = re.findall(r"\{(\w+)\}", self.path)
-        return (*(Parameter(name, "path", TEXT, self.ids[name]) for name in in_path), *self.parameters)
+        return (*(Parameter(name, "path", TEXT_SCHEMA, self.ids[name]) for name in in_path), *self.parameters)
 
     @property
     def answers(self) -> dict[str, AnswerType | tuple[AnswerType, ...] | str]:

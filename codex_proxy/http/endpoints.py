@@ -10,9 +10,9 @@ from codex_proxy.core.turn import SANDBOXES
 from codex_proxy.http import conversations, ollama, page, responses, server_info
 from codex_proxy.http.chat import completions, create_chat_completion
 from codex_proxy.http.endpoint import (
-    COUNT,
-    FLAG,
-    TEXT,
+    COUNT_SCHEMA,
+    FLAG_SCHEMA,
+    TEXT_SCHEMA,
     AnswerType,
     Endpoint,
     Handler,
@@ -77,7 +77,7 @@ MODE: Final = _header(
 )
 WORKDIR: Final = _header(
     "X-Codex-Workdir",
-    TEXT,
+    TEXT_SCHEMA,
     "The folder of an agent turn, inside a configured root. `metadata.workdir` does the same.",
 )
 SANDBOX: Final = _header(
@@ -87,25 +87,25 @@ SANDBOX: Final = _header(
 )
 ACTIVITY: Final = _header(
     "X-Codex-Activity",
-    TEXT,
+    TEXT_SCHEMA,
     "`items`: show what the agent does as `codex:activity` items, not as reasoning summaries.",
 )
 HOPS: Final = _header(
     "X-Codex-Hops",
-    TEXT,
+    TEXT_SCHEMA,
     "Ids of the servers that forwarded the request; one with the server's own id is refused.",
 )
-NO_KEEPALIVE: Final = _header("x-no-keepalive", TEXT, "`1`: send no keepalive comments in the stream.")
+NO_KEEPALIVE: Final = _header("x-no-keepalive", TEXT_SCHEMA, "`1`: send no keepalive comments in the stream.")
 _ANTHROPIC_VERSION: Final = _header(
     "anthropic-version",
-    TEXT,
+    TEXT_SCHEMA,
     "If sent, answers and errors have the form of Anthropic's API. Any version is accepted.",
 )
-BETA: Final = _query("beta", TEXT, "Accepted, no effect.")
+BETA: Final = _query("beta", TEXT_SCHEMA, "Accepted, no effect.")
 _INCLUDE: Final = _query(
     "include", array(one_of(*get_args(Include))), "Accepted, no effect: these fields are always included."
 )
-_AFTER: Final = _query("after", TEXT, "Id of the last item on the previous page.")
+_AFTER: Final = _query("after", TEXT_SCHEMA, "Id of the last item on the previous page.")
 _LISTED: Final = (
     _query(
         "limit",
@@ -195,7 +195,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
             SANDBOX,
             NO_KEEPALIVE,
             HOPS,
-            _query("no_keepalive", TEXT, "The same as the header `x-no-keepalive`."),
+            _query("no_keepalive", TEXT_SCHEMA, "The same as the header `x-no-keepalive`."),
         ),
         body="ChatRequest",
         body_description="Also a 400: two tools with one name, a `tool_choice` that is not in `tools`, a tool call "
@@ -236,10 +236,12 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         "`x-api-key`.",
         parameters=(
             _ANTHROPIC_VERSION,
-            _query("limit", TEXT, f"Anthropic's form: entries on a page, 1 to {MAX_PAGE}."),
-            _query("after_id", TEXT, "Anthropic's form: id of the entry before the page."),
-            _query("before_id", TEXT, "Anthropic's form: id of the entry after the page."),
-            _query("client_version", TEXT, "Sent by Codex. The list then has the form that Codex reads."),
+            _query("limit", TEXT_SCHEMA, f"Anthropic's form: entries on a page, 1 to {MAX_PAGE}."),
+            _query("after_id", TEXT_SCHEMA, "Anthropic's form: id of the entry before the page."),
+            _query("before_id", TEXT_SCHEMA, "Anthropic's form: id of the entry after the page."),
+            _query(
+                "client_version", TEXT_SCHEMA, "Sent by Codex. The list then has the form that Codex reads."
+            ),
         ),
     ),
     _model(
@@ -297,9 +299,15 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         kind="stored",
         parameters=(
             _query(
-                "stream", FLAG, "Return the events. For a background response created with `stream: true`."
+                "stream",
+                FLAG_SCHEMA,
+                "Return the events. For a background response created with `stream: true`.",
             ),
-            _query("starting_after", COUNT, "`sequence_number` of the last event that the client received."),
+            _query(
+                "starting_after",
+                COUNT_SCHEMA,
+                "`sequence_number` of the last event that the client received.",
+            ),
             _INCLUDE,
         ),
         streams=ResponseEvent,
@@ -398,7 +406,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
                 {"type": "integer", "minimum": 1},
                 "Number of buckets: up to 31 days (default 7) or 168 hours (default 24).",
             ),
-            _query("page", TEXT, "`next_page` of the previous answer to the same query."),
+            _query("page", TEXT_SCHEMA, "`next_page` of the previous answer to the same query."),
         ),
     ),
     Endpoint(
@@ -430,14 +438,14 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     _page_api(
         "stored",
         page.ui_stored,
-        _query("search", TEXT, "A text that the id or the response has, in any case."),
+        _query("search", TEXT_SCHEMA, "A text that the id or the response has, in any case."),
         _AFTER,
     ),
     _page_api("stored/{id}/tree", page.ui_tree, ids={"id": "Id of a response."}),
     _page_api(
         "conversations",
         page.ui_conversations,
-        _query("search", TEXT, "A text that the id or the metadata have, in any case."),
+        _query("search", TEXT_SCHEMA, "A text that the id or the metadata have, in any case."),
         _AFTER,
     ),
     _page_api("connect", page.ui_connect),

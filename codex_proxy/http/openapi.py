@@ -13,7 +13,16 @@ from pydantic import BaseModel
 
 from codex_proxy import __version__
 from codex_proxy.core.options import OPTIONS, Api, Option
-from codex_proxy.http.endpoint import NULL, TEXT, AnswerType, Endpoint, Kind, Parameter, Schema, ref
+from codex_proxy.http.endpoint import (
+    NULL_SCHEMA,
+    TEXT_SCHEMA,
+    AnswerType,
+    Endpoint,
+    Kind,
+    Parameter,
+    Schema,
+    ref,
+)
 from codex_proxy.surfaces.chat.wire import ChatRequest
 from codex_proxy.surfaces.errors import Error, statuses
 from codex_proxy.surfaces.messages.answer import AnthropicError
@@ -176,7 +185,7 @@ def _answers(endpoint: Endpoint, schemas: dict[AnswerType, Schema]) -> dict[str,
 def _answer(endpoint: Endpoint, answer: AnswerType, schemas: dict[AnswerType, Schema]) -> Schema:
     content: dict[str, Any] = {}
     if isinstance(answer, str):
-        content = {answer: {"schema": TEXT}} if answer else {}
+        content = {answer: {"schema": TEXT_SCHEMA}} if answer else {}
     elif isinstance(answer, tuple):
         content["application/json"] = {"schema": {"anyOf": [schemas[each] for each in answer]}}
     else:
@@ -207,7 +216,7 @@ def _refusal(status: int, body: Schema) -> Schema:
 
 
 def _header(words: str) -> Schema:
-    return {"description": words, "schema": TEXT}
+    return {"description": words, "schema": TEXT_SCHEMA}
 
 
 ALWAYS_REFUSED: Final = frozenset(
@@ -217,28 +226,28 @@ ALWAYS_REFUSED: Final = frozenset(
 
 _CONVERSATION_ID: Final[Schema] = {"type": "string", "pattern": f"^{CONVERSATION_PREFIX}"}
 _CONVERSATION: Final[Schema] = {
-    "anyOf": [_CONVERSATION_ID, {"$ref": "#/components/schemas/ConversationId"}, NULL]
+    "anyOf": [_CONVERSATION_ID, {"$ref": "#/components/schemas/ConversationId"}, NULL_SCHEMA]
 }
 _INCLUDES: Final = [name for name in get_args(Include) if name != "message.output_text.logprobs"]
 
 CHANGED_SCHEMAS: Final[dict[tuple[str, str], Schema]] = {
-    ("ChatRequest", "logprobs"): {"anyOf": [{"const": False}, {"const": 0}, NULL]},
-    ("ChatRequest", "top_logprobs"): NULL,
-    ("ChatRequest", "audio"): NULL,
-    ("ChatRequest", "modalities"): {"anyOf": [{"type": "array", "items": {"const": "text"}}, NULL]},
-    ("ChatGivenFile", "file_id"): NULL,
-    ("FilePart", "file_id"): NULL,
-    ("FilePart", "file_url"): NULL,
+    ("ChatRequest", "logprobs"): {"anyOf": [{"const": False}, {"const": 0}, NULL_SCHEMA]},
+    ("ChatRequest", "top_logprobs"): NULL_SCHEMA,
+    ("ChatRequest", "audio"): NULL_SCHEMA,
+    ("ChatRequest", "modalities"): {"anyOf": [{"type": "array", "items": {"const": "text"}}, NULL_SCHEMA]},
+    ("ChatGivenFile", "file_id"): NULL_SCHEMA,
+    ("FilePart", "file_id"): NULL_SCHEMA,
+    ("FilePart", "file_url"): NULL_SCHEMA,
     ("ChatGivenFile", "file_data"): {"type": "string"},
     ("FilePart", "file_data"): {"type": "string"},
     ("ConversationId", "id"): _CONVERSATION_ID,
     ("ResponseRequest", "conversation"): _CONVERSATION,
     ("ContextFields", "conversation"): _CONVERSATION,
     ("CompactRequest", "conversation"): _CONVERSATION,
-    ("ResponseRequest", "include"): {"anyOf": [{"type": "array", "items": {"enum": _INCLUDES}}, NULL]},
-    ("ResponseRequest", "top_logprobs"): {"anyOf": [{"type": "integer", "const": 0}, NULL]},
+    ("ResponseRequest", "include"): {"anyOf": [{"type": "array", "items": {"enum": _INCLUDES}}, NULL_SCHEMA]},
+    ("ResponseRequest", "top_logprobs"): {"anyOf": [{"type": "integer", "const": 0}, NULL_SCHEMA]},
     # Without a type an item that has a role or content is a message, so it is no reference.
-    ("ItemReference", "type"): {"anyOf": [{"const": "item_reference"}, NULL]},
+    ("ItemReference", "type"): {"anyOf": [{"const": "item_reference"}, NULL_SCHEMA]},
 }
 """Schemas that differ from the model's, by schema and property."""
 
@@ -285,7 +294,7 @@ def body_schemas(*, max_choices: int) -> dict[str, Schema]:
     for name in ("ChatGivenFile", "FilePart"):
         found[name]["required"] = [*found[name].get("required", ()), "file_data"]
     found["ChatRequest"]["properties"]["n"] = {
-        "anyOf": [{"type": "integer", "minimum": 1, "maximum": max_choices}, NULL]
+        "anyOf": [{"type": "integer", "minimum": 1, "maximum": max_choices}, NULL_SCHEMA]
     }
     for name in ALWAYS_REFUSED:
         del found[name]
