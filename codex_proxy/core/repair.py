@@ -239,12 +239,8 @@ class TurnRepair:
             return
         self._step.complete()
         self._signs.model_answered = True
-        self._end_retrying()
+        self.retrying, self.retries = None, 0
         self._out.append(event)
-
-    def _end_retrying(self) -> None:
-        if self.retrying is not None:
-            self.retrying, self.retries = None, 0
 
     def _on_retrying(self, event: Retrying) -> None:
         self._out.append(Notice("agent_retry", event.message))
@@ -263,7 +259,7 @@ class TurnRepair:
     # --- items ----------------------------------------------------------------------------------
 
     def _on_item_started(self, event: ItemStarted) -> None:
-        self._end_retrying()
+        self.retrying, self.retries = None, 0
         item = event.item
         held = self._items.get(item.id)
         known = held is not None and (held.open or held.repetition is not None)

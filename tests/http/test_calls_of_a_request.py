@@ -68,12 +68,12 @@ async def calls_of(proxy: Proxy, path: str, body: dict[str, Any]) -> Counter[str
 @pytest.mark.parametrize(
     ("path", "body", "limit"),
     [
-        ("/v1/chat/completions", {"messages": MESSAGES, "stream": True}, 532),
-        ("/v1/messages", {"messages": MESSAGES, "max_tokens": 9, "stream": True}, 532),
-        ("/v1/messages", {"messages": MESSAGES, "max_tokens": 9}, 537),
-        ("/v1/responses", {"input": "Hi", "store": False, "stream": True}, 692),
-        ("/v1/responses", {"input": "Hi", "stream": True}, 841),
-        ("/api/chat", {"messages": MESSAGES}, 529),
+        ("/v1/chat/completions", {"messages": MESSAGES, "stream": True}, 529),
+        ("/v1/messages", {"messages": MESSAGES, "max_tokens": 9, "stream": True}, 526),
+        ("/v1/messages", {"messages": MESSAGES, "max_tokens": 9}, 531),
+        ("/v1/responses", {"input": "Hi", "store": False, "stream": True}, 689),
+        ("/v1/responses", {"input": "Hi", "stream": True}, 838),
+        ("/api/chat", {"messages": MESSAGES}, 526),
     ],
 )
 async def test_a_warm_request_passes_no_more_functions_than_before(

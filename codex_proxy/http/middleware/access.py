@@ -354,7 +354,12 @@ class RequestRight:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._failure is None or not isinstance(error, asyncio.CancelledError) or self._task is None:
+        if isinstance(error, asyncio.CancelledError):
+            self.raise_if_lost()
+
+    def raise_if_lost(self) -> None:
+        """Raises the `Fault`, once, if the right is lost. Called when the task was cancelled."""
+        if self._failure is None or self._task is None:
             return
         failure, self._failure = self._failure, None
         if not self._task.uncancel():  # else somebody else has cancelled it, too
@@ -379,7 +384,9 @@ def hold_right(request: web.Request) -> Iterator[None]:
         return
     right = request[RIGHT] = RequestRight(request)
     try:
-        with right:
-            yield
+        yield
+    except asyncio.CancelledError:
+        right.raise_if_lost()
+        raise
     finally:
         right.release()

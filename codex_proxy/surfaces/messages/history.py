@@ -324,7 +324,7 @@ def with_tool_changes(
             if isinstance(block["tool"], dict) and isinstance(block["tool"].get("definition"), dict):
                 offered = [tool for tool in offered if tool.get("name") != name]
                 offered.append(block["tool"]["definition"])
-    return [tool for tool in offered if str(tool.get("name")) not in removed]
+    return [tool for tool in offered if str(tool.get("name")) not in removed] if removed else offered
 
 
 def has_calls(messages: Iterable[wire.InputMessage]) -> bool:
