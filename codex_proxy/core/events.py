@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.items import Item, ItemStatus, ToolKind
+from codex_proxy.core.items import ActionDetails, Item, ItemStatus, ToolKind
 
 EMPTY_HEADER: Final = "x-codex-empty"
 """The header, comment or field with an `EmptyReason`."""
@@ -161,6 +161,8 @@ class ItemStarted(_Event, tag="item_started", frozen=True, gc=False):
 class ItemEnded(_Event, tag="item_ended", frozen=True, gc=False):
     id: str
     status: ItemStatus = "completed"
+    details: ActionDetails | None = None
+    """An activity's details at its end, if the agent tells any: they replace those of its beginning."""
 
 
 class TextDelta(_Event, tag="text_delta", frozen=True, gc=False):

@@ -269,6 +269,32 @@ ActivityKind: TypeAlias = Literal[
 ]
 
 
+class FileDiff(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A changed file. `kind`: `add`, `delete` or `update`, if told; `diff`: as the agent writes it."""
+
+    path: str
+    kind: str = ""
+    diff: str = ""
+
+
+class ActionDetails(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an agent's own tool does, in full, as far as the agent tells it. Stored like the item it belongs to."""
+
+    command: str = ""
+    cwd: str | None = None
+    exit_code: int | None = None
+    duration_ms: int | None = None
+    changes: tuple[FileDiff, ...] = ()
+    server: str = ""
+    """The label of an MCP server."""
+    tool: str = ""
+    arguments: str = ""
+    """JSON."""
+    result: str = ""
+    """JSON."""
+    error: str | None = None
+
+
 class Activity(_Item, tag="activity", frozen=True, gc=False):
     """What the agent did with its own tools; `text` is one line: command, file, query. `hosted`: the type of its item
     in the Responses API if the client asked for the tool; `HostedEvent`s then tell the rest.
@@ -279,6 +305,8 @@ class Activity(_Item, tag="activity", frozen=True, gc=False):
     text: str
     choice: int | None = None
     hosted: str = ""
+    details: ActionDetails | None = None
+    """What is known at its beginning."""
 
 
 Item: TypeAlias = Message | Reasoning | ToolCall | McpCall | McpApproval | McpTools | Activity

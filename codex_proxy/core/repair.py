@@ -48,6 +48,7 @@ from codex_proxy.core.items import (
     CALLS,
     SERVER_ITEMS,
     WITH_OUTPUT,
+    ActionDetails,
     Activity,
     Item,
     ItemStatus,
@@ -306,16 +307,16 @@ class TurnRepair:
             return
         held.repetition = None
         if held.open:
-            self._close(held, event.status)
+            self._close(held, event.status, event.details)
 
-    def _close(self, held: SentItem, status: ItemStatus) -> None:
+    def _close(self, held: SentItem, status: ItemStatus, details: ActionDetails | None = None) -> None:
         for key, half in held.halves.items():
             text = without_surrogates(half)
             held.sent.setdefault(key, []).append(text)
             self._out.append(_delta_of(held.id, key, text))
         held.open = False
         del self._open_items[held]
-        self._out.append(ItemEnded(held.id, status))
+        self._out.append(ItemEnded(held.id, status, details))
 
     def _kind_of_item(self, id: str, kinds: tuple[type[Item], ...]) -> type[Item]:
         held = self._items.get(id)

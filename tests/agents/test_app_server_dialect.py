@@ -7,7 +7,7 @@ import json
 import pytest
 
 from codex_proxy.core import events as ev
-from codex_proxy.core.items import Activity, ToolCall
+from codex_proxy.core.items import ActionDetails, Activity, ToolCall
 from tests.agents.app_server_outcomes import COMES_BACK, NO_TURN, OUTCOMES, TOOLS, TWO, Outcome, Tokens
 from tests.agents.app_server_replayer import (
     NAMES,
@@ -143,6 +143,30 @@ def test_activity_ends_as_the_agent_says_it_did(name: str, status: str) -> None:
     log = replay(name).log
     ids = {e.item.id for e in log if isinstance(e, ev.ItemStarted) and isinstance(e.item, Activity)}
     assert {event.status for event in log if isinstance(event, ev.ItemEnded) and event.id in ids} == {status}
+
+
+def test_a_command_tells_its_folder_and_at_its_end_its_exit_code_and_duration() -> None:
+    log = replay("usage_multistep").log
+    started, *_ = [e.item for e in log if isinstance(e, ev.ItemStarted) and isinstance(e.item, Activity)]
+    [ended] = [e.details for e in log if isinstance(e, ev.ItemEnded) and e.id == started.id]
+    assert started.details == ActionDetails(command="/bin/bash -lc 'echo hi'", cwd="<CWD>")
+    assert ended is not None
+    assert (ended.command, ended.cwd, ended.exit_code) == ("/bin/bash -lc 'echo hi'", "<CWD>", 0)
+    assert ended.duration_ms is not None
+
+
+def test_a_file_change_tells_the_diff_of_each_file() -> None:
+    log = replay("patch").log
+    [ended] = [e.details for e in log if isinstance(e, ev.ItemEnded) and e.details is not None]
+    assert [(change.path, change.kind) for change in ended.changes] == [("<CWD>/new.txt", "add")]
+    assert all(change.diff for change in ended.changes)
+
+
+def test_a_call_of_an_mcp_server_tells_its_arguments_and_result() -> None:
+    log = replay("mcp_http_add").log
+    [ended] = [e.details for e in log if isinstance(e, ev.ItemEnded) and e.details is not None]
+    assert (ended.server, ended.tool, json.loads(ended.arguments)) == ("labh", "add", {"a": 2, "b": 3})
+    assert "5" in ended.result
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -22,19 +23,33 @@ from codex_proxy.core.events import (
     ReasoningKind,
     RefusalDelta,
 )
-from codex_proxy.core.items import Activity, ActivityKind
+from codex_proxy.core.items import ActionDetails, Activity, ActivityKind, FileDiff
 from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.core.limits import DELTA_SIZE
 
 REFUSED = "The model refused to answer. The agent does not report the text of the refusal."
 
 
+MAX_DETAIL = 256 << 10
+"""Maximum characters of a command, a diff, or what else an activity tells in full."""
+MAX_CHANGES = 1000
+"""Maximum changed files that one activity tells."""
 MAX_OUTPUT_CHARS = 8 << 20
 """Maximum characters of all running commands' outputs; Codex keeps 1 MiB of each."""
 
 
+class ChangeKind(msgspec.Struct, frozen=True, gc=False):
+    type: str = ""
+
+
 class FileChange(msgspec.Struct, frozen=True, gc=False):
     path: str = ""
+    kind: ChangeKind = ChangeKind()
+    diff: str = ""
+
+
+class McpError(msgspec.Struct, frozen=True, gc=False):
+    message: str = ""
 
 
 class ThreadItem(msgspec.Struct, frozen=True, gc=False):
@@ -54,6 +69,12 @@ class ThreadItem(msgspec.Struct, frozen=True, gc=False):
     path: str | None = None
     status: str | None = None
     output: str | None = msgspec.field(default=None, name="aggregatedOutput")
+    cwd: str | None = None
+    exit_code: int | None = msgspec.field(default=None, name="exitCode")
+    duration_ms: int | None = msgspec.field(default=None, name="durationMs")
+    arguments: msgspec.Raw = msgspec.Raw()
+    result: msgspec.Raw = msgspec.Raw()
+    error: McpError | None = None
 
 
 class _Item(msgspec.Struct, frozen=True, gc=False):
@@ -90,7 +111,45 @@ def activity_of(item: ThreadItem) -> Activity | None:
     if known is None:
         return None
     kind, described = known
-    return Activity(item.id, kind, " ".join(described(item).split()))
+    return Activity(item.id, kind, " ".join(described(item).split()), details=details_of(item))
+
+
+def details_of(item: ThreadItem) -> ActionDetails | None:
+    """Returns what an item says of a command, changed files, or a call of an MCP server; None for other items."""
+    if item.type == COMMAND:
+        return ActionDetails(
+            command=_cut(item.command or ""),
+            cwd=item.cwd,
+            exit_code=item.exit_code,
+            duration_ms=item.duration_ms,
+        )
+    if item.type == "fileChange":
+        changes = (FileDiff(each.path, each.kind.type, _cut(each.diff)) for each in item.changes or ())
+        return ActionDetails(changes=tuple(islice(changes, MAX_CHANGES)))
+    if item.type != "mcpToolCall":
+        return None
+    return ActionDetails(
+        server=item.server or "",
+        tool=item.tool or "",
+        arguments=_json_text(item.arguments),
+        result=_json_text(item.result),
+        error=None if item.error is None else _cut(item.error.message),
+        duration_ms=item.duration_ms,
+    )
+
+
+def _json_text(json: msgspec.Raw) -> str:
+    """Returns JSON of at most `MAX_DETAIL` bytes; empty for null, or for more."""
+    text = bytes(json)
+    return "" if text in (b"", b"null") or len(text) > MAX_DETAIL else text.decode("utf-8", "replace")
+
+
+def _cut(text: str) -> str:
+    return (
+        text
+        if len(text) <= MAX_DETAIL
+        else f"{text[:MAX_DETAIL]}\n[cut: {len(text) - MAX_DETAIL} characters]"
+    )
 
 
 MESSAGE: Final = "agentMessage"
@@ -249,7 +308,7 @@ class ItemReader:
             if output := "".join(pieces) if item.output is None else item.output:
                 self.events.append(OutputDelta(id, output))
         failed = item.status in ("failed", "declined")
-        self.events.append(ItemEnded(id, "failed" if failed else "completed"))
+        self.events.append(ItemEnded(id, "failed" if failed else "completed", details_of(item)))
         self.open_items.pop(id)
         self._lines.pop(id, None)
         self._ended[item.type, item.id] = digest

@@ -16,7 +16,7 @@ from codex_proxy.agents.dialect import MAX_UNANSWERED, TooMuchHeld
 from codex_proxy.agents.shared.conversions import WHOLE_OUTPUTS, custom_input, mcp_tool
 from codex_proxy.agents.shared.tool_schemas import plain_parameters
 from codex_proxy.core.events import ApprovalKind, ToolCallRequested
-from codex_proxy.core.items import Activity, ActivityKind, Tool
+from codex_proxy.core.items import ActionDetails, Activity, ActivityKind, FileDiff, Tool
 from codex_proxy.core.json_values import UNREADABLE, canonical_json, text_at
 from codex_proxy.core.shown_text import one_line
 from codex_proxy.core.tool_names import generated_name
@@ -250,9 +250,21 @@ def activity(id: str, tool: str, input: msgspec.Raw | None) -> Activity:
     """Returns the item for a call of one of the agent's own tools. `input`: its arguments as JSON, if known."""
     kind = kind_of(tool)
     said = _text(input)
+    details = _details(kind, tool, said, input)
     if kind in ("command", "file_change", "web_search") and said:
-        return Activity(id, kind, said)
-    return Activity(id, kind, f"{tool} {said}".strip())
+        return Activity(id, kind, said, details=details)
+    return Activity(id, kind, f"{tool} {said}".strip(), details=details)
+
+
+def _details(kind: ActivityKind, tool: str, said: str, input: msgspec.Raw | None) -> ActionDetails | None:
+    if kind == "command":
+        return ActionDetails(command=said)
+    if kind == "file_change":
+        return ActionDetails(changes=(FileDiff(said),))
+    if kind != "mcp_call":
+        return None
+    server, _, name = tool.removeprefix("mcp__").partition("__")
+    return ActionDetails(server=server, tool=name, arguments=bytes(input or b"").decode("utf-8", "replace"))
 
 
 def permission_of(tool: str) -> ApprovalKind:

@@ -27,6 +27,7 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.faults import FaultKind
 from codex_proxy.core.items import (
+    ActionDetails,
     Activity,
     HistoryMessage,
     HistoryOutput,
@@ -302,7 +303,8 @@ def test_what_the_agent_does_is_an_activity_with_its_output() -> None:
         for event in events
         if isinstance(event, ItemStarted) and not isinstance(event.item, Message)
     ]
-    assert activity == Activity("toolu_16_0", "command", "echo marker-$((40+2)); touch made.txt")
+    command = "echo marker-$((40+2)); touch made.txt"
+    assert activity == Activity("toolu_16_0", "command", command, details=ActionDetails(command=command))
 
 
 def test_an_unknown_request_of_the_program_is_refused_at_once() -> None:
