@@ -37,8 +37,8 @@ A server describes its API at `/openapi.json` (OpenAPI 3.1; no key needed). Test
 - **Streams** are server-sent events. Lines that begin with a colon are comments that keep the connection open.
 - **Headers and shared parameters** are explained [once](#parameters), at the end.
 
-Each API's own page: [Chat Completions](chat-completions.md), [Responses](responses.md), [Messages](messages.md),
-[tools](tools.md).
+Each API's own page: [Chat Completions](chat-completions.md), [Responses](responses.md),
+[the Agents API](agents-api.md), [Messages](messages.md), [tools](tools.md).
 """
 
 SENT = (
@@ -211,7 +211,7 @@ def _fields(schema: dict[str, Any]) -> dict[str, str]:
 def _body(endpoint: Endpoint) -> str:
     """Returns the fields of the body: those of one type together, or only the names if another endpoint has them
     too."""
-    fields = _fields(_schemas()[endpoint.body or ""])
+    fields = _fields(_schemas()[endpoint.body_name])
     optional = "" if endpoint.body_required else " The body may be left out."
     words = f"{endpoint.body_description}{optional}".strip()
     before = [each for each in ENDPOINTS[: ENDPOINTS.index(endpoint)] if each.body]
@@ -235,7 +235,7 @@ def _body(endpoint: Endpoint) -> str:
 
 
 def _own_fields(endpoint: Endpoint) -> dict[str, str]:
-    return _fields(_schemas()[endpoint.body or ""])
+    return _fields(_schemas()[endpoint.body_name])
 
 
 def _has_fields(endpoint: Endpoint, fields: dict[str, str]) -> bool:
@@ -272,6 +272,7 @@ MEANINGS = {
     FaultKind.MODEL_NOT_FOUND: "the model does not exist",
     FaultKind.NOT_FOUND: "the path or object does not exist, or belongs to another key",
     FaultKind.METHOD_NOT_ALLOWED: "the path has other methods",
+    FaultKind.CONFLICT: "the state of the object does not allow it",
     FaultKind.REQUEST_TOO_LARGE: "the body is larger than PROXY_BODY_LIMIT",
     FaultKind.HEADERS_TOO_LARGE: "more than 100 headers, or 32 KiB",
     FaultKind.UNSUPPORTED_MEDIA_TYPE: "the body is not `application/json`",
@@ -314,7 +315,8 @@ def page() -> str:
         'An error is `{"error": {"message", "type", "param", "code"}}`, always with all four keys. Before the first '
         f"byte of the answer it has a status ({turn}), also for streams. Later it is sent in the stream: in Chat "
         "Completions the same object and then `[DONE]`, in Responses the events `error` and `response.failed`. If the "
-        "model's provider gave a code, `code` is that one.",
+        "model's provider gave a code, `code` is that one. The [Agents API](agents-api.md#errors) has types and codes "
+        "of its own.",
         errors(),
     ]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"

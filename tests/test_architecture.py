@@ -206,6 +206,7 @@ REMEMBER = {
             "http.server_info",
             "process.spawner",
             "store.queries",
+            "store.records",
             "surfaces.chat.forward",
         ),
         "nothing of a client",
@@ -473,7 +474,9 @@ def agent_names(module: Module) -> list[str]:
             and node.left.attr == "agent"
         ):
             wrong += [
-                f"compares with {each.value!r}" for each in node.comparators if isinstance(each, ast.Constant)
+                f"compares with {each.value!r}"
+                for each in node.comparators
+                if isinstance(each, ast.Constant) and isinstance(each.value, str)
             ]
     return wrong
 

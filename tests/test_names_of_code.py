@@ -88,6 +88,8 @@ ALLOWED: Final[dict[str, str]] = {
     "codex_proxy.http.turns:<module>": "constants of the table of options",
     "codex_proxy.runs.idle_sessions:<module>": "constants of the table of options",
     "codex_proxy.parts.mcp.config:_replace_variables": "the fields of a class",
+    "codex_proxy.parts.sessions.agents:_stored": "the fields of a class",
+    "codex_proxy.parts.sessions.agents:ignored_in": "constants",
     "codex_proxy.process.warden:parse_limits": "the operator's limits, as names of RLIMIT_ constants",
     "codex_proxy.settings.fields:_agent_is_known": "the names of settings that parts declare",
     "codex_proxy.parts.upstream.upstream_specs:_choose_agent": "a constant",

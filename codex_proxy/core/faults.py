@@ -31,6 +31,8 @@ class FaultKind(StrEnum):
     NOT_FOUND = "not_found"
     """There is no such path or object, or it is another key's."""
     METHOD_NOT_ALLOWED = "method_not_allowed"
+    CONFLICT = "conflict"
+    """The object is in a state in which this cannot be done to it."""
     REQUEST_TOO_LARGE = "request_too_large"
     """The body is too large for this server or the provider."""
     HEADERS_TOO_LARGE = "headers_too_large"

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 import structlog
 from aiohttp import web
+from pydantic import BaseModel
 
 from codex_proxy.core.faults import UNFORESEEN, Failure, FaultKind, lack_of
 from codex_proxy.core.json_values import encode_json
@@ -48,6 +49,7 @@ Chapter: TypeAlias = Literal[
     "Models",
     "Responses",
     "Conversations",
+    "Agents",
     "Ollama",
     "Model servers",
     "Usage",
@@ -91,6 +93,8 @@ class Endpoint(_Route, frozen=True, eq=False, kw_only=True):
     kind: Kind
     errors: Surface = "chat"
     """The API whose error format the endpoint uses."""
+    beta: str = ""
+    """The value that requests must have in `OpenAI-Beta`, if they must have one."""
     also_anthropic: bool = False
     """Whether clients of Anthropic's API (`is_anthropic_client`) get its format."""
     versioned: bool = True
@@ -110,14 +114,19 @@ class Endpoint(_Route, frozen=True, eq=False, kw_only=True):
     """Those in the query and headers."""
     ids: Mapping[str, str] = {}
     """What the parameters in the path are, by name."""
-    body: str | None = None
-    """The schema component of the request body."""
+    body: str | type[BaseModel] | None = None
+    """The request body: its model, or the name of its component."""
     body_required: bool = True
     body_description: str = ""
     more_answers: dict[str, AnswerType | str] = {}
     """Answers with other statuses that are no errors, by status."""
     streams: AnswerType | None = None
     stream_type: str = "text/event-stream"
+
+    @property
+    def body_name(self) -> str:
+        """The component of the request body; empty without one."""
+        return self.body.__name__ if isinstance(self.body, type) else self.body or ""
 
     @property
     def summary(self) -> str:
@@ -175,7 +184,8 @@ def served_endpoints(app: web.Application) -> tuple[Endpoint, ...]:
 
 def of_absent_part(path: str) -> str:
     """Returns why a path (without `/v1`) is not served, if an absent part has it; else an empty text."""
-    part = absent_part("paths", path)
+    first = path[1:].partition("/")[0]
+    part = absent_part("paths", path) or absent_part("paths", f"/{first}/")
     return f"{path} is served by {absent_part_text(part)}." if part else ""
 
 

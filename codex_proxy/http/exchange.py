@@ -29,7 +29,6 @@ from codex_proxy.core.items import McpTools
 from codex_proxy.core.own_errors import release_all
 from codex_proxy.http.endpoint import log_unforeseen
 from codex_proxy.http.sse import EventStream, IdleTimer
-from codex_proxy.responses.follow import Follower
 from codex_proxy.responses.foreground import ResponseReader
 from codex_proxy.runs.event_log import EVENTS_AT_ONCE, LONG_ANSWER, Cursor, Push, have_an_end
 from codex_proxy.runs.run import Run
@@ -276,7 +275,29 @@ class LogReader:
 
 
 WholeReader: TypeAlias = LogReader | ResponseReader
-Reader: TypeAlias = WholeReader | Follower
+
+
+class Reader(Protocol):
+    """What a stream is read from: `LogReader`, `ResponseReader`, `Follower`, or a part's. `take` returns the bytes
+    since the last call; `open` those that begin the stream, if they are still to come; `break_off` those that end it
+    with a failure.
+    """
+
+    @property
+    def finished(self) -> bool: ...
+
+    @property
+    def refusal(self) -> Failure | None: ...
+
+    def wait(self, push: Push | None = None) -> Awaitable[None]: ...
+
+    def take(self) -> bytes: ...
+
+    def open(self) -> bytes: ...
+
+    def break_off(self, failure: Failure) -> bytes: ...
+
+    def close(self) -> None: ...
 
 
 async def whole_response(reader: WholeReader, headers: Callable[[], Mapping[str, str]]) -> web.Response:

@@ -102,7 +102,7 @@ def document(endpoints: Iterable[Endpoint], *, max_choices: int) -> Schema:
         "security": [{"bearer": []}, {"api_key": []}, {}],
         "paths": paths,
         "components": {
-            "schemas": body_schemas(max_choices=max_choices) | components,
+            "schemas": body_schemas(max_choices=max_choices) | _own_bodies(endpoints) | components,
             "securitySchemes": {
                 "bearer": {
                     "type": "http",
@@ -121,6 +121,15 @@ def document(endpoints: Iterable[Endpoint], *, max_choices: int) -> Schema:
             },
         },
     }
+
+
+def _own_bodies(endpoints: Iterable[Endpoint]) -> dict[str, Schema]:
+    """Returns the schemas of the bodies of parts, whose inner names begin with the chapter."""
+    found: dict[str, Schema] = {}
+    for endpoint in endpoints:
+        if isinstance(endpoint.body, type):
+            found |= _schemas_of(endpoint.body, endpoint.chapter)
+    return found
 
 
 def _answer_schemas(types: Iterable[AnswerType]) -> tuple[dict[AnswerType, Schema], dict[str, Schema]]:
@@ -155,7 +164,7 @@ def _operation(endpoint: Endpoint, schemas: dict[AnswerType, Schema]) -> Schema:
         found["requestBody"] = {
             "required": endpoint.body_required,
             **({"description": endpoint.body_description} if endpoint.body_description else {}),
-            "content": {"application/json": {"schema": ref(endpoint.body)}},
+            "content": {"application/json": {"schema": ref(endpoint.body_name)}},
         }
     found["responses"] = _answers(endpoint, schemas)
     return found

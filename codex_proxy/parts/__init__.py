@@ -114,12 +114,15 @@ class KnownPart(msgspec.Struct, frozen=True):
     stores: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
-    """The paths below `/v1` that only the part serves, or its agents."""
+    """The paths below `/v1` that only the part serves, or its agents; one that ends in a slash stands for all that
+    begin with it.
+    """
     commands: tuple[str, ...] = ()
     fake_dialects: tuple[str, ...] = ()
 
 
 KNOWN: Final[Mapping[str, KnownPart]] = {
+    "sessions": KnownPart(paths=("/agents", "/agents/", "/vaults")),
     "traces": KnownPart(),
     "claude_code": KnownPart(
         agents=("claude-code",), settings=("claude_bin", "CLAUDE_BIN"), flags=("claude_bin",)

@@ -13,7 +13,8 @@ from codex_proxy.surfaces.answers.renderer import JsonText, json_bytes, one_of, 
 from codex_proxy.surfaces.messages import answer as messages
 from codex_proxy.surfaces.ollama import answer as ollama
 
-OpenAISurface: TypeAlias = Literal["chat", "responses"]
+OpenAISurface: TypeAlias = Literal["chat", "responses", "agents"]
+"""`agents`: the Agents API."""
 Surface: TypeAlias = OpenAISurface | Literal["messages", "ollama"]
 
 
@@ -28,12 +29,27 @@ _LASTING_KINDS: Final = frozenset(
         FaultKind.AGENT_NOT_AUTHENTICATED,
         FaultKind.INSUFFICIENT_QUOTA,
         FaultKind.CANCELLED,
+        FaultKind.CONFLICT,
         FaultKind.AGENT_MISCONFIGURED,
         FaultKind.UPSTREAM_UNAUTHORIZED,
     }
 )
 """Kinds of failures with which the same request always fails."""
-INPUT_FIELDS: Final[dict[OpenAISurface, str]] = {"chat": "messages", "responses": "input"}
+_AGENTS_STATUSES: Final = {FaultKind.UNSUPPORTED_MEDIA_TYPE: 400, FaultKind.REQUEST_TOO_LARGE: 400}
+"""Statuses of the Agents API, where they differ from Chat Completions."""
+_AGENTS_TYPES: Final = {
+    400: "invalid_request_error",
+    403: "forbidden",
+    404: "not_found_error",
+    409: "conflict_error",
+    500: "internal_error",
+    503: "service_unavailable_error",
+}
+"""Types of the Agents API by status, where they differ; each is the code, too."""
+_AGENTS_OWN_CODES: Final = frozenset({"store_disabled", "unsupported_by_agent", "unsupported_by_server"})
+"""Codes of refused fields that the Agents API shows; for others it has `invalid_request_error`."""
+INVALID_BETA: Final = "invalid_beta"
+INPUT_FIELDS: Final[dict[OpenAISurface, str]] = {"chat": "messages", "responses": "input", "agents": "input"}
 """The field that a context that is too long is blamed on, as OpenAI does."""
 MAX_WAIT: Final = 60
 """The longest `Retry-After` in seconds: Claude Code and the SDKs ignore a longer one."""
@@ -41,14 +57,32 @@ MAX_WAIT: Final = 60
 
 def row_of(failure: Failure, surface: OpenAISurface) -> FaultRow:
     row = TABLE[failure.kind]
+    if surface == "agents":
+        return _agents_row(failure, row)
     if surface == "responses":
         row = row._replace(type=RESPONSES_TYPES.get(row.status, row.type))
     return row if failure.code is None else row._replace(code=failure.code)
 
 
+def _agents_row(failure: Failure, row: FaultRow) -> FaultRow:
+    if failure.kind is FaultKind.INVALID_API_KEY:
+        return row._replace(type="invalid_request_error", code=None)
+    if failure.kind in (FaultKind.MODEL_NOT_FOUND, FaultKind.CONTEXT_LENGTH_EXCEEDED):
+        return row
+    if failure.code == INVALID_BETA:
+        return row._replace(type=INVALID_BETA, code=INVALID_BETA)
+    status = _AGENTS_STATUSES.get(failure.kind, row.status)
+    kind = _AGENTS_TYPES.get(status)
+    if kind is None:
+        return row
+    return FaultRow(status, kind, failure.code if failure.code in _AGENTS_OWN_CODES else kind, row.wait)
+
+
 def status_of(failure: Failure, surface: Surface) -> int:
     """Returns the status before the first byte of the answer."""
-    return messages.status_of(failure) if surface == "messages" else row_of(failure, "chat").status
+    if surface == "messages":
+        return messages.status_of(failure)
+    return row_of(failure, "agents" if surface == "agents" else "chat").status
 
 
 def statuses(surface: Surface) -> tuple[int, ...]:
@@ -93,7 +127,9 @@ def retry_after(failure: Failure) -> int | None:
 
 class ErrorObject(TypedDict):
     message: JsonText
-    type: Annotated[str, one_of(sorted({row.type for row in TABLE.values()}))]
+    type: Annotated[
+        str, one_of(sorted({row.type for row in TABLE.values()} | {*_AGENTS_TYPES.values(), INVALID_BETA}))
+    ]
     param: JsonText | None
     code: JsonText | None
 

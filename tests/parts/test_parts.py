@@ -80,7 +80,12 @@ def known_of(part: Part) -> KnownPart:
 
 
 def paths_of(part: Part) -> tuple[str, ...]:
-    return tuple(each.path for each in pkgutil.resolve_name(part.endpoints)) if part.endpoints else ()
+    """Returns the paths of a part's endpoints, with one for all that are below a first name."""
+    paths = [each.path for each in pkgutil.resolve_name(part.endpoints)] if part.endpoints else []
+    names = {path: path[1:].partition("/")[0] for path in paths}
+    return tuple(
+        dict.fromkeys(f"/{name}" if path == f"/{name}" else f"/{name}/" for path, name in names.items())
+    )
 
 
 def commands_of(part: Part) -> tuple[str, ...]:
@@ -170,7 +175,12 @@ def test_a_request_with_tools_of_an_absent_part_is_refused_with_its_name(
 
 
 @pytest.mark.parametrize(
-    ("name", "path"), [(name, path) for name, known in KNOWN.items() for path in known.paths[-2:]]
+    ("name", "path"),
+    [
+        (name, f"{path}x" if path.endswith("/") else path)
+        for name, known in KNOWN.items()
+        for path in known.paths[-2:]
+    ],
 )
 def test_a_path_of_an_absent_part_is_refused_with_its_name(
     name: str, path: str, without: Callable[[str], Path]

@@ -76,13 +76,13 @@ def test_a_fault_has_its_status_type_and_code(
     assert (row.status, row.type, row.code) == (status, type, code)
 
 
-def test_a_context_that_is_too_long_is_what_clients_look_for_on_both_surfaces() -> None:
+def test_a_context_that_is_too_long_is_what_clients_look_for_on_each_surface() -> None:
     fault = failure(FaultKind.CONTEXT_LENGTH_EXCEEDED)
     for surface in SURFACES:
         told = error(fault, surface)
         assert (status_of(fault, surface), told["type"]) == (400, "invalid_request_error")
         assert told["code"] == "context_length_exceeded"
-        assert told["param"] == {"chat": "messages", "responses": "input"}[surface]
+        assert told["param"] == ("messages" if surface == "chat" else "input")
 
 
 @pytest.mark.parametrize("kind", FaultKind)

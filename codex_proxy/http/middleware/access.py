@@ -26,6 +26,7 @@ from codex_proxy.http.app_keys import CLIENTS
 from codex_proxy.http.endpoint import ENDPOINT, OPEN_PATHS
 from codex_proxy.http.middleware.rate_limit import WRONG_KEYS
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER, REPLY_HEADERS
+from codex_proxy.surfaces.errors import INVALID_BETA
 
 ORIGINS: Final = web.AppKey("origins", frozenset[str])
 """The allowed origins, in lower case."""
@@ -130,11 +131,25 @@ async def check_access(request: web.Request) -> web.Response | None:
     preflight_reply = check_origin(request)
     if preflight_reply is not None:
         return preflight_reply
+    _check_beta(request)
     if request.path not in request.app[OPEN_PATHS]:
         await _authenticate(request)
     if request.method not in READ_METHODS and request.match_info.http_exception is None:
         _check_content_type(request)
     return None
+
+
+def _check_beta(request: web.Request) -> None:
+    endpoint = request.get(ENDPOINT)
+    if (
+        endpoint is not None
+        and endpoint.beta
+        and request.headers.getall("OpenAI-Beta", []) != [endpoint.beta]
+    ):
+        message = (
+            f"This API is in beta: send the header 'OpenAI-Beta: {endpoint.beta}', and no other value of it."
+        )
+        raise bad_request(message, code=INVALID_BETA)
 
 
 def _check_header_limits(request: web.Request) -> None:

@@ -32,6 +32,7 @@ TABLE: Final[dict[FaultKind, FaultRow]] = {
     FaultKind.MODEL_NOT_FOUND: FaultRow(404, _REQUEST_ERROR, "model_not_found"),
     FaultKind.NOT_FOUND: FaultRow(404, "not_found_error", "not_found"),
     FaultKind.METHOD_NOT_ALLOWED: FaultRow(405, _REQUEST_ERROR, "method_not_allowed"),
+    FaultKind.CONFLICT: FaultRow(409, _REQUEST_ERROR, "conflict"),
     FaultKind.REQUEST_TOO_LARGE: FaultRow(413, _REQUEST_ERROR, "request_too_large"),
     FaultKind.HEADERS_TOO_LARGE: FaultRow(431, _REQUEST_ERROR, "headers_too_large"),
     FaultKind.UNSUPPORTED_MEDIA_TYPE: FaultRow(415, _REQUEST_ERROR, "unsupported_media_type"),

@@ -207,6 +207,8 @@ def _fault(error: ValidationError, prefix: str = "") -> Fault:
         return missing_parameter(param)
     if kind in _EXPECTED_TYPES:
         return wrong_type(param, value, _EXPECTED_TYPES[kind])
+    if kind == "extra_forbidden":
+        return bad_request(f"Unknown parameter: '{param}'.", param, "unknown_parameter")
     if kind == "literal_error":
         if not isinstance(value, str):
             return wrong_type(param, value, f"one of {context['expected']}")

@@ -1,0 +1,175 @@
+"""The endpoints of OpenAI's Agents API, and what the part adds to a server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+from aiohttp import web
+
+from codex_proxy.app.server_parts import ServerPart
+from codex_proxy.core.interfaces import keep_until_done
+from codex_proxy.http.app_keys import RESPONSES
+from codex_proxy.http.endpoint import AnswerType, Endpoint, Handler, Kind, Parameter, Schema, one_of
+from codex_proxy.http.listing import MAX_PAGE_ITEMS
+from codex_proxy.parts.sessions import handlers, wire
+from codex_proxy.parts.sessions.agents import Agent, AgentDeleted
+from codex_proxy.parts.sessions.service import SESSIONS, Sessions
+from codex_proxy.parts.sessions.sessions import AgentSession, SessionDeleted, Turn
+from codex_proxy.settings.fields import Settings
+from codex_proxy.surfaces.answers.renderer import ItemList, Object
+
+BETA: Final = "agents=v1"
+"""The value of the header `OpenAI-Beta`."""
+
+_TEXT: Final[Schema] = {"type": "string"}
+_PAGE: Final = (
+    Parameter("after", "query", _TEXT, "The `last_id` of the page before."),
+    Parameter(
+        "limit",
+        "query",
+        {"type": "integer", "minimum": 1, "maximum": MAX_PAGE_ITEMS, "default": handlers.DEFAULT_LIMIT},
+        "Maximum objects of the page.",
+    ),
+    Parameter("order", "query", one_of("asc", "desc"), "By time of creation; `desc` without it."),
+)
+_OBFUSCATION: Final = Parameter(
+    "include_obfuscation", "query", one_of("true", "false"), "Whether events are padded; `true` without it."
+)
+_IDS: Final = {
+    "id": "The id of the agent or session.",
+    "turn_id": "The id of a turn.",
+    "subagent_id": "The id of a subagent.",
+}
+
+
+def _endpoint(
+    route: str,
+    handler: Handler,
+    answer: AnswerType,
+    *,
+    kind: Kind = "stored",
+    status: str = "200",
+    parameters: tuple[Parameter, ...] = (),
+    **more: Any,
+) -> Endpoint:
+    """Returns an endpoint of the API, whose answer has a `status`."""
+    answers = {"answer": answer} if status == "200" else {"answer": None, "more_answers": {status: answer}}
+    return Endpoint(
+        route,
+        handler,
+        **answers,
+        chapter="Agents",
+        kind=kind,
+        errors="agents",
+        beta=BETA,
+        ids={name: text for name, text in _IDS.items() if f"{{{name}}}" in route},
+        parameters=parameters,
+        **more,
+    )
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+_list = partial(_endpoint, parameters=_PAGE)
+_SESSION: Final = "/agents/sessions/{id}"
+
+_Item: TypeAlias = Object
+_Event: TypeAlias = Object
+
+_HOSTED: Final = ("/agents/environments", "/agents/environments/templates", "/agents/automations", "/vaults")
+"""What only OpenAI's service has: here the lists are empty, and nothing can be made."""
+
+ENDPOINTS: Final = (
+    _endpoint("POST /agents", handlers.create_agent, Agent, status="201", body=wire.CreateAgentBody),
+    _list("GET /agents", handlers.list_agents, ItemList[Agent]),
+    _endpoint(
+        "POST /agents/sessions",
+        handlers.create_session,
+        AgentSession,
+        kind="turn",
+        status="201",
+        body=wire.SessionBody,
+        streams=_Event,
+        description="Details: docs/agents-api.md.",
+    ),
+    _list(
+        "GET /agents/sessions",
+        handlers.list_sessions,
+        ItemList[AgentSession],
+    ),
+    *(
+        each
+        for path in _HOSTED
+        for each in (
+            _list(f"GET {path}", handlers.list_nothing, ItemList[_Item], operation_id=f"list_{_name(path)}"),
+            _endpoint(f"POST {path}", handlers.refuse_hosted, None, operation_id=f"create_{_name(path)}"),
+        )
+    ),
+    _endpoint(f"GET {_SESSION}", handlers.retrieve_session, AgentSession),
+    _endpoint(f"POST {_SESSION}", handlers.update_session, AgentSession, body=wire.SessionUpdateBody),
+    _endpoint(f"DELETE {_SESSION}", handlers.delete_session, SessionDeleted),
+    _endpoint(
+        f"POST {_SESSION}/events",
+        handlers.create_session_events,
+        "",
+        kind="turn",
+        status="202",
+        body=wire.EventsBody,
+    ),
+    _endpoint(
+        f"GET {_SESSION}/events",
+        handlers.stream_session_events,
+        None,
+        head=False,
+        streams=_Event,
+        parameters=(_OBFUSCATION,),
+    ),
+    _list(f"GET {_SESSION}/items", handlers.list_session_items, ItemList[_Item]),
+    _list(f"GET {_SESSION}/turns", handlers.list_session_turns, ItemList[Turn]),
+    _endpoint(f"GET {_SESSION}/turns/{{turn_id}}", handlers.retrieve_session_turn, Turn),
+    _list(f"GET {_SESSION}/turns/{{turn_id}}/items", handlers.list_turn_items, ItemList[_Item]),
+    *(
+        _list(
+            f"GET {_SESSION}/{name}",
+            handlers.list_nothing,
+            ItemList[_Item],
+            operation_id=f"list_session_{name}",
+        )
+        for name in ("subagents", "artifacts", "traces")
+    ),
+    _endpoint("GET /agents/{id}", handlers.retrieve_agent, Agent),
+    _endpoint("POST /agents/{id}", handlers.update_agent, Agent, body=wire.AgentBody),
+    _endpoint("DELETE /agents/{id}", handlers.delete_agent, AgentDeleted),
+)
+
+
+class AgentsApi(ServerPart):
+    def add_to(self, app: web.Application) -> None:
+        app[SESSIONS] = Sessions(app[RESPONSES])
+        app.cleanup_ctx.append(_run)
+
+
+async def _run(app: web.Application) -> AsyncIterator[None]:
+    """Goes on with what a restart has interrupted, and ends streams when the server begins to stop."""
+    sessions = app[SESSIONS]
+    await sessions.recover()
+    tasks = set[asyncio.Task[None]]()
+    keep_until_done(tasks, asyncio.create_task(_end_streams(sessions)))
+    yield
+    for task in tasks:
+        task.cancel()
+
+
+async def _end_streams(sessions: Sessions) -> None:
+    await sessions.responses.runs.until_draining()
+    sessions.on_draining()
+
+
+def server_part(_settings: Settings, _environ: Mapping[str, str]) -> ServerPart:
+    """Returns what makes a server serve sessions."""
+    return AgentsApi()

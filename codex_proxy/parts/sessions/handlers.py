@@ -1,0 +1,469 @@
+"""The handlers of `/v1/agents`. They raise `Fault`: INVALID_REQUEST, NOT_FOUND for what does not exist or is another
+key's, CONFLICT. Source: docs/agents-api.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from aiohttp import web
+from msgspec.structs import replace
+
+from codex_proxy.core.faults import Fault, bad_request
+from codex_proxy.core.shown_text import excerpt
+from codex_proxy.http.app_keys import RUNS
+from codex_proxy.http.body import name_ignored, parse_body, read_body
+from codex_proxy.http.endpoint import json_response
+from codex_proxy.http.exchange import stream_response
+from codex_proxy.http.listing import MAX_PAGE_ITEMS, list_object
+from codex_proxy.http.middleware.request_context import NOTES, OWNER, REPLY_HEADERS
+from codex_proxy.http.sse import EventStream
+from codex_proxy.http.turns import IGNORED_HEADER, agent_headers, note_admitted
+from codex_proxy.parts.sessions import wire
+from codex_proxy.parts.sessions.agents import (
+    AgentDeleted,
+    StoredAgent,
+    agent_object,
+    ignored_in,
+    settings_of,
+)
+from codex_proxy.parts.sessions.records import (
+    AGENT,
+    ENTRY,
+    SESSION,
+    TURN,
+    agent_record,
+    matches,
+    not_found,
+)
+from codex_proxy.parts.sessions.running import Submitted
+from codex_proxy.parts.sessions.service import SESSIONS, Sessions
+from codex_proxy.parts.sessions.sessions import (
+    CallResult,
+    Content,
+    Session,
+    SessionDeleted,
+    SessionTurn,
+    item_object,
+    session_object,
+    turn_object,
+)
+from codex_proxy.parts.sessions.state import Result
+from codex_proxy.parts.sessions.stream import CONNECTED, EventReader
+from codex_proxy.responses.prepare import PreparedResponse
+from codex_proxy.store.values import Page, PageRequest
+from codex_proxy.surfaces.requests.body import RequestModel, number_in, unsupported_value
+
+M = TypeVar("M", bound=RequestModel)
+T = TypeVar("T")
+
+DEFAULT_LIMIT: Final = 20
+MAX_KEY: Final = 256
+"""Maximum characters of an `Idempotency-Key`."""
+_METADATA: Final = re.compile(r"metadata\[(.+)\]", re.DOTALL)
+
+
+async def _parse(request: web.Request, model: type[M]) -> tuple[M, bytes]:
+    body = await read_body(request)
+    given, ignored = await parse_body(request, body, lambda body, pdfs: wire.parse_body_of(model, body, pdfs))
+    agent = getattr(given, "agent", None)
+    name_ignored(request, (*ignored, *ignored_in(agent, "agent.")))
+    return given, body
+
+
+def _at(request: web.Request) -> tuple[Sessions, str]:
+    return request.app[SESSIONS], request[OWNER]
+
+
+# --- agents -------------------------------------------------------------------------------------
+
+
+async def create_agent(request: web.Request) -> web.Response:
+    """Saves an agent."""
+    sessions, owner = _at(request)
+    given, _ = await _parse(request, wire.CreateAgentBody)
+    name_ignored(request, [*ignored_in(given)])
+    now = sessions.now()
+    agent = StoredAgent(
+        id=sessions.new_id("agent_"),
+        settings=settings_of(given, None),
+        created_at=now,
+        updated_at=now,
+        metadata=given.metadata or {},
+    )
+    await sessions.store.write(owner, [agent_record(agent)])
+    return json_response(agent_object(agent), 201)
+
+
+async def list_agents(request: web.Request) -> web.Response:
+    """Lists the saved agents."""
+    sessions, owner = _at(request)
+    page = await sessions.store.page(owner, AGENT, _page_of(request, clamps=True))
+    return _list([agent_object(agent) for agent in page.items], page)
+
+
+async def retrieve_agent(request: web.Request) -> web.Response:
+    """Returns a saved agent."""
+    sessions, owner = _at(request)
+    return json_response(agent_object(await sessions.store.get(owner, AGENT, _id(request))))
+
+
+async def update_agent(request: web.Request) -> web.Response:
+    """Changes a saved agent. Sessions that were created with it keep what they have.
+
+    An object replaces a whole one; null clears a field.
+    """
+    sessions, owner = _at(request)
+    found = await sessions.store.get(owner, AGENT, _id(request))
+    given, _ = await _parse(request, wire.AgentBody)
+    name_ignored(request, [*ignored_in(given)])
+    metadata = (given.metadata or {}) if "metadata" in given.model_fields_set else found.metadata
+    settings = settings_of(given, found.settings)
+    agent = replace(found, settings=settings, metadata=metadata, updated_at=sessions.now())
+    await sessions.store.write(owner, [agent_record(agent)])
+    return json_response(agent_object(agent))
+
+
+async def delete_agent(request: web.Request) -> web.Response:
+    """Deletes a saved agent. Its sessions stay."""
+    sessions, owner = _at(request)
+    id = _id(request)
+    if not await sessions.store.delete(owner, AGENT, id):
+        raise not_found(AGENT, id)
+    deleted: AgentDeleted = {"id": id, "object": "agent.deleted", "deleted": True}
+    return json_response(deleted)
+
+
+# --- sessions -------------------------------------------------------------------------------------
+
+
+async def create_session(request: web.Request) -> web.StreamResponse:
+    """Creates a session, and begins its first turn if it has input.
+
+    With `stream` its events follow until it is idle.
+    """
+    sessions, owner = _at(request)
+    store = sessions.store
+    given, _ = await _parse(request, wire.SessionBody)
+    environment = _environment(given.environment, sessions)
+    inline = wire.AgentFields() if given.agent is None else given.agent
+    if given.agent_id is None:
+        agent_id, settings = sessions.new_id("agent_"), settings_of(inline, None, "agent.")
+    else:
+        base = await store.get(owner, AGENT, given.agent_id)
+        agent_id, settings = base.id, settings_of(inline, base.settings, "agent.")
+    if given.stream_options is not None and not given.stream:
+        raise bad_request("'stream_options' is only allowed when 'stream' is true.", "stream_options")
+    messages = _messages(given.input)
+    if environment["type"] == "none" and not messages:
+        raise bad_request("conversation-only sessions currently require initial input", "input")
+    now = sessions.now()
+    session = Session(
+        id=sessions.new_id("sess_"),
+        created_at=now,
+        last_active_at=now,
+        agent_id=agent_id,
+        agent=settings,
+        environment=environment,
+        metadata=given.metadata or {},
+    )
+    request[NOTES] |= {"session": session.id, "model": settings.model, "stream": bool(given.stream)}
+    sessions.check_room(owner)
+    prepared = await sessions.check_settings(owner, session, messages)
+    _note_agent(request, prepared)
+    live = sessions.new(owner, session)
+    if not given.stream:
+        await sessions.run(sessions.create(live, messages, prepared))
+        return json_response(session_object(live.session), 201)
+    options = given.stream_options
+    padded = options is None or options.include_obfuscation is not False
+    reader = live.reader(obfuscated=padded, ends_at_rest=True)
+    try:
+        await sessions.run(sessions.create(live, messages, prepared))
+    except BaseException:
+        reader.close()
+        raise
+    return await _send_events(request, reader, status=201)
+
+
+def _note_agent(request: web.Request, prepared: PreparedResponse) -> None:
+    """Names the agent, and the settings that have no effect with it, in headers of the answer."""
+    note_admitted(request, prepared.turn)
+    headers = request[REPLY_HEADERS]
+    found = agent_headers(request.app[RUNS].agent, prepared.parsed, prepared.turn)
+    ignored = [f"agent.{name}" for name in found.pop(IGNORED_HEADER, "").split(", ") if name]
+    named = [*filter(None, headers.get(IGNORED_HEADER, "").split(", ")), *ignored]
+    headers.update(found)
+    name_ignored(request, named)
+
+
+def _environment(given: wire.Environment, sessions: Sessions) -> dict[str, Any]:
+    """Returns an environment as it is stored and shown. Raises `Fault` for one that this server does not have."""
+    if isinstance(given, wire.OpenAIHosted):
+        message = (
+            "This server has no hosted sandboxes: use `self_hosted` with a folder of this machine, or `none`."
+        )
+        raise wire.refuse(message, "environment.type")
+    if isinstance(given, wire.NoEnvironment):
+        return {"type": "none"}
+    return {
+        "type": "self_hosted",
+        "id": sessions.new_id("env_"),
+        "workspace_directory": given.workspace_directory,
+        "remote_url": given.remote_url or "",
+        "capability_directories": [],
+    }
+
+
+def _messages(given: str | Sequence[wire.InputMessage] | None) -> list[Content]:
+    if given is None:
+        return []
+    if isinstance(given, str):
+        return [({"type": "input_text", "text": given},)]
+    return [_content(message.content) for message in given]
+
+
+def _content(parts: Sequence[Any]) -> Content:
+    return tuple(part.as_given() for part in parts)
+
+
+async def list_sessions(request: web.Request) -> web.Response:
+    """Lists the sessions, also those of one agent or with some metadata."""
+    sessions, owner = _at(request)
+    asked = _page_of(request, clamps=True)
+    agent_id = request.query.get("agent_id")
+    wanted = {key[1]: value for name, value in request.query.items() if (key := _METADATA.fullmatch(name))}
+    if len(wanted) > 16:
+        raise bad_request("'metadata' may name at most 16 keys.", "metadata")
+    found: list[Session] = []
+    after, more = asked.after, True
+    while more and len(found) <= asked.limit:
+        request_page = PageRequest(MAX_PAGE_ITEMS, asked.order, after)
+        page = await sessions.store.page(owner, SESSION, request_page)
+        found += [
+            each
+            for each in page.items
+            if agent_id in (None, each.agent_id) and matches(each.metadata, wanted)
+        ]
+        after, more = page.items[-1].id if page.items else after, page.has_more
+    shown = Page(tuple(found[: asked.limit]), more or len(found) > asked.limit)
+    return _list([session_object(each) for each in shown.items], shown)
+
+
+async def retrieve_session(request: web.Request) -> web.Response:
+    """Returns a session."""
+    sessions, owner = _at(request)
+    return json_response(session_object(await sessions.session(owner, _id(request))))
+
+
+async def update_session(request: web.Request) -> web.Response:
+    """Changes a session's metadata, or the settings of its agent from the next turn on."""
+    sessions, owner = _at(request)
+    id = _id(request)
+    await sessions.session(owner, id)
+    given, _ = await _parse(request, wire.SessionUpdateBody)
+    if not given.model_fields_set:
+        raise bad_request("Give at least one of 'metadata', 'agent' and 'review'.")
+    live = await sessions.live(owner, id)
+    session = live.session
+    if "metadata" in given.model_fields_set:
+        session = replace(session, metadata=given.metadata or {})
+    if given.agent is not None:
+        settings = settings_of(given.agent, session.agent, "agent.")
+        session = replace(session, agent=settings)
+        _note_agent(request, await sessions.check_settings(owner, session))
+    await sessions.run(live.change(session))
+    sessions.let_go(live)
+    return json_response(session_object(live.session))
+
+
+async def delete_session(request: web.Request) -> web.Response:
+    """Deletes a session with its turns and items.
+
+    Refused while a turn goes on. Open streams end.
+    """
+    sessions, owner = _at(request)
+    id = _id(request)
+    await sessions.run(sessions.delete(owner, id))
+    deleted: SessionDeleted = {"id": id, "object": "agent.session.deleted", "deleted": True}
+    return json_response(deleted)
+
+
+# --- events ---------------------------------------------------------------------------------------
+
+
+async def create_session_events(request: web.Request) -> web.Response:
+    """Sends messages, results of calls, or the wish to end the turn: all are accepted, or none.
+
+    The answer is empty: what becomes of them is in the session's events.
+    """
+    sessions, owner = _at(request)
+    session = await sessions.session(owner, _id(request))
+    request[NOTES] |= {"session": session.id}
+    given, body = await _parse(request, wire.EventsBody)
+    key = request.headers.get("Idempotency-Key")
+    if key is not None and not 1 <= len(key) <= MAX_KEY:
+        raise bad_request(
+            f"The header Idempotency-Key must have 1 to {MAX_KEY} characters.", "Idempotency-Key"
+        )
+    changes = [_change(event, f"events[{index}]") for index, event in enumerate(given.events)]
+    if not changes:
+        return web.Response(status=202)
+    live = await sessions.live(owner, session.id)
+    if not live.session.turn and any(isinstance(change, list) for change in changes):
+        sessions.check_room(owner)
+    known = None if key is None else (key, hashlib.sha256(body).hexdigest())
+    await sessions.run(live.submit(changes, known))
+    return web.Response(status=202)
+
+
+def _change(event: Any, place: str) -> Submitted:
+    if isinstance(event, wire.CancelInput):
+        return "cancel"
+    if isinstance(event, wire.MessageInput):
+        return _messages(event.input)
+    if isinstance(event, wire.ToolResultInput):
+        output = _content(event.output) if isinstance(event.output, list) else event.output
+        return Result(event.turn_id, CallResult(event.call_id, event.success, output, event.error))
+    if isinstance(event, wire.McpApprovalInput):
+        message = f"Unknown pending approval request: {excerpt(event.request_id)}"
+        raise bad_request(message, f"{place}.request_id")
+    raise wire.refuse("This server has no hosted browser that asks for approval.", f"{place}.type")
+
+
+async def stream_session_events(request: web.Request) -> web.StreamResponse:
+    """Returns the session's events from now on, as server-sent events."""
+    sessions, owner = _at(request)
+    session = await sessions.session(owner, _id(request))
+    request[NOTES] |= {"session": session.id, "stream": True}
+    given = _query(request).get("include_obfuscation", "true")
+    if given not in ("true", "false"):
+        raise unsupported_value("include_obfuscation", given, "'true', 'false'")
+    live = await sessions.live(owner, session.id)
+    return await _send_events(request, live.reader(obfuscated=given == "true"))
+
+
+async def _send_events(request: web.Request, reader: EventReader, status: int = 200) -> web.StreamResponse:
+    sessions, owner = _at(request)
+    try:
+        sessions.enter_stream(owner)
+    except Fault:
+        reader.close()
+        raise
+    try:
+        stream = EventStream(request, dict)
+        stream.response.set_status(status)
+        keepalive = sessions.responses.heartbeat
+        return await stream_response(reader, stream, keepalive=keepalive, comment=lambda: CONNECTED)
+    finally:
+        sessions.leave_stream(owner)
+
+
+# --- items and turns ------------------------------------------------------------------------------
+
+
+async def list_session_items(request: web.Request) -> web.Response:
+    """Lists the items of a session."""
+    sessions, owner = _at(request)
+    session = await sessions.session(owner, _id(request))
+    asked = _page_of(request, clamps=True)
+    page = await sessions.store.page(owner, ENTRY, asked, parent=session.id, unknown_after=_unknown_item())
+    return _list([item_object(entry) for entry in page.items], page)
+
+
+async def list_session_turns(request: web.Request) -> web.Response:
+    """Lists the turns of a session."""
+    sessions, owner = _at(request)
+    session = await sessions.session(owner, _id(request))
+    page = await sessions.store.page(owner, TURN, _page_of(request), parent=session.id)
+    return _list([turn_object(turn) for turn in page.items], page)
+
+
+async def retrieve_session_turn(request: web.Request) -> web.Response:
+    """Returns a turn of a session."""
+    return json_response(turn_object(await _turn(request)))
+
+
+async def list_turn_items(request: web.Request) -> web.Response:
+    """Lists the items of a turn."""
+    sessions, owner = _at(request)
+    turn = await _turn(request)
+    asked = _page_of(request, clamps=True)
+    entries = await sessions.store.all_entries(owner, turn.session, turn.before, turn=turn.id)
+    if asked.order == "desc":
+        entries.reverse()
+    ids = [entry.id for entry in entries]
+    if asked.after is not None and asked.after not in ids:
+        raise _unknown_item()
+    start = 0 if asked.after is None else ids.index(asked.after) + 1
+    page = Page(tuple(entries[start : start + asked.limit]), start + asked.limit < len(entries))
+    return _list([item_object(entry) for entry in page.items], page)
+
+
+async def _turn(request: web.Request) -> SessionTurn:
+    sessions, owner = _at(request)
+    session = await sessions.session(owner, _id(request))
+    id = request.match_info["turn_id"]
+    turn = await sessions.store.get(owner, TURN, id)
+    if turn.session != session.id:
+        raise not_found(TURN, id)
+    return turn
+
+
+async def list_nothing(request: web.Request) -> web.Response:
+    """Lists what sessions of this server do not have: an empty list."""
+    sessions, owner = _at(request)
+    if "id" in request.match_info:
+        await sessions.session(owner, _id(request))
+    if _page_of(request).after is not None:
+        raise bad_request("Invalid resource ID in `after`", "after")
+    return json_response(list_object([], has_more=False))
+
+
+async def refuse_hosted(request: web.Request) -> web.Response:
+    """Refuses what only OpenAI's service has."""
+    await read_body(request)
+    raise wire.refuse("Only OpenAI's service has this: this server runs agents on its own machine.", None)
+
+
+# --- queries --------------------------------------------------------------------------------------
+
+
+def _id(request: web.Request) -> str:
+    return request.match_info["id"]
+
+
+def _unknown_item() -> Fault:
+    return bad_request("Invalid session item ID in `after`", "after")
+
+
+def _query(request: web.Request) -> Mapping[str, str]:
+    """Returns the query. Raises `Fault` for a key that is there twice."""
+    for name in request.query:
+        if len(request.query.getall(name)) > 1:
+            raise bad_request(f"'{excerpt(name)}' is in the query more than once.", excerpt(name))
+    return request.query
+
+
+def _page_of(request: web.Request, *, clamps: bool = False) -> PageRequest:
+    """Parses `limit`, `order` and `after`. `clamps`: whether a limit outside of its range becomes the nearest in it."""
+    query = _query(request)
+    order = query.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise unsupported_value("order", order, "'asc', 'desc'")
+    given = query.get("limit")
+    limit = DEFAULT_LIMIT
+    if given is not None and clamps and re.fullmatch(r"-?[0-9]{1,18}", given):
+        limit = min(max(int(given), 1), MAX_PAGE_ITEMS)
+    elif given is not None:
+        if number_in(given, 18) < 0 or not 1 <= int(given) <= MAX_PAGE_ITEMS:
+            raise bad_request(f"limit must be between 1 and {MAX_PAGE_ITEMS}", "limit")
+        limit = int(given)
+    return PageRequest(limit, "asc" if order == "asc" else "desc", query.get("after"))
+
+
+def _list(objects: Sequence[Any], page: Page[Any]) -> web.Response:
+    return json_response(list_object(objects, has_more=page.has_more))

@@ -1,0 +1,191 @@
+"""The records of agents and sessions in the server's store (`Store.write_records`). Everything of a session is below
+it, and is removed with it. Raises `Fault` where the store cannot be read or written, NOT_FOUND for what is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from codex_proxy.core.faults import Fault, FaultKind
+from codex_proxy.core.shown_text import excerpt
+from codex_proxy.parts.sessions.agents import StoredAgent
+from codex_proxy.parts.sessions.sessions import Call, Entry, Session, SessionTurn
+from codex_proxy.parts.sessions.state import Stored
+from codex_proxy.store.health import store_errors_as_faults
+from codex_proxy.store.store import Store
+from codex_proxy.store.values import NotStored, Page, PageRequest, Record
+
+T = TypeVar("T")
+
+MAX_PAGE: Final = 100
+
+
+class Input(msgspec.Struct, frozen=True):
+    """A batch of events that was accepted under an `Idempotency-Key`."""
+
+    digest: str
+
+
+class Gone(msgspec.Struct, frozen=True):
+    """A session that its owner has deleted: to delete it again is no error."""
+
+
+class Kind(NamedTuple, Generic[T]):
+    name: str
+    type: type[T]
+    title: str
+    """What errors call it."""
+
+    def decode(self, record: Record) -> T:
+        return msgspec.json.decode(record.json, type=self.type)
+
+
+AGENT: Final = Kind("agent", StoredAgent, "Agent")
+SESSION: Final = Kind("session", Session, "Session")
+TURN: Final = Kind("session_turn", SessionTurn, "Turn")
+ENTRY: Final = Kind("session_item", Entry, "Item")
+CALL: Final = Kind("session_call", Call, "Call")
+INPUT: Final = Kind("session_input", Input, "Input")
+GONE: Final = Kind("deleted_session", Gone, "Session")
+
+
+def not_found(kind: Kind[T], id: str) -> Fault:
+    return Fault.of(FaultKind.NOT_FOUND, f"{kind.title} with id '{excerpt(id)}' not found.")
+
+
+def agent_record(agent: StoredAgent) -> Record:
+    return Record(
+        kind=AGENT.name, id=agent.id, json=msgspec.json.encode(agent), created=float(agent.created_at)
+    )
+
+
+def records_of(session: Session, stored: Iterable[Stored], now: float) -> list[Record]:
+    """Returns the records of a change of a session, in the order in which they are to be written."""
+    return [_record(session, each, now) for each in stored]
+
+
+def _record(session: Session, stored: Stored, now: float) -> Record:
+    json = msgspec.json.encode(stored)
+    if isinstance(stored, Session):
+        busy = bool(stored.turn or stored.queued)
+        return Record(kind=SESSION.name, id=stored.id, json=json, created=float(stored.created_at), busy=busy)
+    kind, id = (
+        (TURN.name, stored.id)
+        if isinstance(stored, SessionTurn)
+        else (ENTRY.name, stored.id)
+        if isinstance(stored, Entry)
+        else (CALL.name, _in_session(session.id, stored.call_id))
+    )
+    return Record(kind=kind, id=id, json=json, created=now, parent=session.id)
+
+
+def input_record(session: str, key: str, digest: str, now: float) -> Record:
+    json = msgspec.json.encode(Input(digest))
+    return Record(kind=INPUT.name, id=_in_session(session, key), json=json, created=now, parent=session)
+
+
+def _gone_id(session: str) -> str:
+    return _in_session(session, "deleted")  # not the session's own, below which nothing may come any more
+
+
+def _in_session(session: str, name: str) -> str:
+    """Returns the id of what has its name only within a session."""
+    return f"{session}/{name}"
+
+
+class SessionStore:
+    """Reads and writes the records of one server."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def find(self, owner: str, kind: Kind[T], id: str) -> T | None:
+        with store_errors_as_faults():
+            record = await self._store.record(owner, kind.name, id)
+        return None if record is None else kind.decode(record)
+
+    async def get(self, owner: str, kind: Kind[T], id: str) -> T:
+        found = await self.find(owner, kind, id)
+        if found is None:
+            raise not_found(kind, id)
+        return found
+
+    async def call(self, owner: str, session: str, call_id: str) -> Call | None:
+        return await self.find(owner, CALL, _in_session(session, call_id))
+
+    async def input(self, owner: str, session: str, key: str) -> Input | None:
+        return await self.find(owner, INPUT, _in_session(session, key))
+
+    async def page(
+        self,
+        owner: str,
+        kind: Kind[T],
+        page: PageRequest,
+        *,
+        parent: str = "",
+        unknown_after: Fault | None = None,
+    ) -> Page[T]:
+        """Returns a page in the order of writing. Raises `unknown_after` (without it NOT_FOUND) for an unknown
+        `after`.
+        """
+        with store_errors_as_faults():
+            try:
+                found = await self._store.records(owner, kind.name, page, parent=parent)
+            except NotStored as error:
+                raise unknown_after or not_found(kind, error.id) from None
+        return Page(tuple(map(kind.decode, found.items)), found.has_more)
+
+    async def all_entries(self, owner: str, session: str, after: str = "", turn: str = "") -> list[Entry]:
+        """Returns a session's entries behind the item `after`, oldest first; with `turn` those of this turn, which
+        begins there.
+        """
+        entries: list[Entry] = []
+        while True:
+            request = PageRequest(MAX_PAGE, "asc", after or None)
+            page = await self.page(owner, ENTRY, request, parent=session)
+            entries += [entry for entry in page.items if turn in ("", entry.turn)]
+            if not page.has_more or (turn and page.items[-1].turn != turn):
+                return entries
+            after = page.items[-1].id
+
+    async def last_entry(self, owner: str, session: str) -> str:
+        """Returns the id of a session's last item; empty if it has none."""
+        page = await self.page(owner, ENTRY, PageRequest(1, "desc", None), parent=session)
+        return page.items[0].id if page.items else ""
+
+    async def write(self, owner: str, records: Sequence[Record], *, session: str = "") -> None:
+        """Writes all records, or none. Raises `Fault`, NOT_FOUND if the `session` to which they belong was deleted."""
+        with store_errors_as_faults():
+            try:
+                await self._store.write_records(
+                    owner, records, require=(SESSION.name, session) if session else None
+                )
+            except NotStored as error:
+                raise Fault.of(FaultKind.NOT_FOUND, f"'{excerpt(error.id)}' was deleted.") from None
+
+    async def delete_session(self, owner: str, id: str, now: float) -> None:
+        """Removes a session and everything of it, and remembers that it was there."""
+        json = msgspec.json.encode(Gone())
+        await self.write(owner, [Record(kind=GONE.name, id=_gone_id(id), json=json, created=now)])
+        await self.delete(owner, SESSION, id)
+
+    async def is_gone(self, owner: str, id: str) -> bool:
+        """Whether the owner has deleted this session."""
+        return await self.find(owner, GONE, _gone_id(id)) is not None
+
+    async def delete(self, owner: str, kind: Kind[T], id: str) -> bool:
+        with store_errors_as_faults():
+            return await self._store.delete_record(owner, kind.name, id)
+
+    async def busy(self) -> list[tuple[str, Session]]:
+        """Returns the sessions of all owners in which work was in progress, each with its owner."""
+        with store_errors_as_faults():
+            found = await self._store.busy_records(SESSION.name)
+        return [(owner, SESSION.decode(record)) for owner, record in found]
+
+
+def matches(metadata: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    return all(metadata.get(key) == value for key, value in wanted.items())

@@ -1,0 +1,260 @@
+"""Renders the core events of a turn as events of the Agents API, and collects the whole items for the session's log.
+Nothing here is stored: items are rendered again from their entries. Source: docs/agents-api.md#streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from codex_proxy.core.events import (
+    ArgumentsDelta,
+    Event,
+    ItemEnded,
+    ItemStarted,
+    OutputDelta,
+    ReasoningDelta,
+    RefusalDelta,
+    TextDelta,
+)
+from codex_proxy.core.items import Activity, McpCall, Message, Reasoning, ToolCall
+from codex_proxy.parts.sessions.sessions import (
+    AgentItem,
+    Call,
+    Entry,
+    ItemObject,
+    WholeItem,
+    call_entry,
+)
+
+EventObject: TypeAlias = dict[str, Any]
+"""An event without `event_id` and `obfuscation`, which whoever sends it adds."""
+
+_PREFIXES: Final[Mapping[type, str]] = {
+    Message: "msg",
+    Reasoning: "rs",
+    ToolCall: "fc",
+    McpCall: "mcp",
+    Activity: "act",
+}
+_WITH_ARGUMENTS: Final = (ToolCall, McpCall)
+"""Items whose `item.added` has all of their arguments."""
+
+
+class _Open(NamedTuple):
+    """An item that has begun: its id, its place in the turn's output, and what it has so far."""
+
+    id: str
+    place: int
+    whole: WholeItem
+
+
+class TurnRenderer:
+    """Renders one turn, which may have several runs. `items` and `outputs` count its items so far, those of the client
+    too, and the agent's.
+    """
+
+    def __init__(self, session: str, turn: str, *, items: int = 0, outputs: int = 0) -> None:
+        self.items = items
+        self.outputs = outputs
+        self.events: list[EventObject] = []
+        """What is to be sent; whoever sends it takes it away."""
+        self.entries: list[Entry] = []
+        """Whole items, to be stored before their events are sent; in the order in which they began."""
+        self.last = ""
+        """The id of the last item in `entries` so far; empty without one."""
+        self.calls: list[Call] = []
+        """New calls of the client's functions."""
+        self._session = session
+        self._turn = turn
+        self._open: dict[str, _Open] = {}
+        self._kept: set[str] = set()
+        """Items that have an entry already, although they are open."""
+        self._unshown: dict[str, WholeItem] = {}
+        """Calls whose arguments are not complete."""
+        self._part: dict[str, int] = {}
+        """The open part of each summary, by the item's id."""
+
+    def feed(self, events: Sequence[Event]) -> None:
+        """Takes the next events of a run, but for its end."""
+        for event in events:
+            handler = _HANDLERS.get(type(event))
+            if handler is not None:
+                handler(self, event)
+
+    def end(self) -> None:
+        """Ends what is open, as incomplete."""
+        for id in [*self._unshown, *self._open]:
+            self._on_ended(ItemEnded(id, "incomplete"))
+
+    def new_id(self, prefix: str) -> str:
+        """Returns the id of the turn's next item."""
+        self.items += 1
+        return f"{prefix}_{self._turn.removeprefix('turn_')}_{self.items}"
+
+    def add_input(self, entry: Entry, item: ItemObject) -> None:
+        """Adds an item of the client."""
+        self._keep(entry, self.outputs)
+        self._tell("item.added", item=item, output_index=None)
+
+    def _keep(self, entry: Entry, place: int) -> None:
+        """Adds an entry behind those of the items with a place before `place`: one that is open is kept as incomplete,
+        until it ends.
+        """
+        for opened in self._open.values():
+            if opened.place < place and opened.id not in self._kept:
+                self._kept.add(opened.id)
+                whole = [*opened.whole.events(), ItemEnded(opened.whole.item.id, "incomplete")]
+                self.entries.append(Entry(opened.id, self._turn, AgentItem.of(whole)))
+                self.last = opened.id
+        self.entries.append(entry)
+        if entry.id in self._kept:
+            self._kept.remove(entry.id)
+        else:
+            self.last = entry.id
+
+    def undo(self) -> Callable[[], None]:
+        """Returns a function that takes back what inputs change from now on."""
+        items, last, kept = self.items, self.last, set(self._kept)
+
+        def restore() -> None:
+            self.items, self.last, self._kept = items, last, kept
+
+        return restore
+
+    # --- core events ------------------------------------------------------------------------------
+
+    def _on_started(self, event: ItemStarted) -> None:
+        item = event.item
+        if type(item) not in _PREFIXES or item.choice:
+            return
+        whole = WholeItem(item)
+        if isinstance(item, _WITH_ARGUMENTS):
+            self._unshown[item.id] = whole
+        elif whole.object("", ""):
+            self._show(whole)
+
+    def _show(self, whole: WholeItem) -> _Open:
+        item = whole.item
+        opened = _Open(self.new_id(_PREFIXES[type(item)]), self.outputs, whole)
+        self.outputs += 1
+        self._open[item.id] = opened
+        self._tell("item.added", item=whole.object(opened.id, self._turn), output_index=opened.place)
+        if isinstance(item, Message):
+            self._tell_part(opened, "content_part.added", part={"type": "output_text", "text": ""})
+        return opened
+
+    def _on_text(self, event: TextDelta | RefusalDelta) -> None:
+        opened = self._open.get(event.id)
+        if opened is not None:
+            opened.whole.add(event)
+            self._tell_part(opened, "output_text.delta", delta=event.text)
+
+    def _on_reasoning(self, event: ReasoningDelta) -> None:
+        opened = self._open.get(event.id)
+        if opened is None or event.kind != "summary":
+            return
+        if self._part.get(event.id) != event.part:
+            self._end_summary(opened)
+            opened.whole.parts.setdefault(event.part, [])
+            self._part[event.id] = event.part
+            self._tell_summary(opened, "part.added", part={"type": "summary_text", "text": ""})
+        opened.whole.add(event)
+        self._tell_summary(opened, "text.delta", delta=event.text)
+
+    def _on_arguments(self, event: ArgumentsDelta) -> None:
+        whole = self._unshown.get(event.id)
+        if whole is not None:
+            whole.add(event)
+
+    def _on_output(self, event: OutputDelta) -> None:
+        whole = self._unshown.pop(event.id, None)
+        opened = self._open.get(event.id) if whole is None else self._show(whole)
+        if opened is None:
+            return
+        opened.whole.add(event)
+        if (
+            isinstance(opened.whole.item, Activity)
+            and opened.whole.object("", "")["type"] == "command_execution"
+        ):
+            self.events.append(
+                {
+                    "type": "agent.output.command_execution_output.delta",
+                    "session_id": self._session,
+                    "turn_id": self._turn,
+                    "item_id": opened.id,
+                    "output_index": opened.place,
+                    "delta": event.text,
+                }
+            )
+
+    def _on_ended(self, event: ItemEnded) -> None:
+        whole = self._unshown.pop(event.id, None)
+        if whole is not None:
+            if event.status == "incomplete":
+                return  # nobody was told of the call
+            self._show(whole)
+        opened = self._open.pop(event.id, None)
+        if opened is None:
+            return
+        whole, item = opened.whole, opened.whole.item
+        if isinstance(item, ToolCall):  # its item ends with its result
+            arguments = "".join(whole.text)
+            call = Call(item.call_id, item.name, arguments, self._turn, opened.id, opened.place)
+            self.calls.append(call)
+            self._keep(call_entry(call), opened.place)
+            return
+        if isinstance(item, Message) and event.status == "completed":
+            text = "".join(whole.text)
+            self._tell_part(opened, "output_text.done", text=text)
+            self._tell_part(opened, "content_part.done", part={"type": "output_text", "text": text})
+        self._end_summary(opened, interrupted=event.status != "completed")
+        whole.add(event)
+        self._tell("item.done", item=whole.object(opened.id, self._turn), output_index=opened.place)
+        self._keep(Entry(opened.id, self._turn, AgentItem.of(whole.events())), opened.place)
+
+    def _end_summary(self, opened: _Open, *, interrupted: bool = False) -> None:
+        id = opened.whole.item.id
+        if id not in self._part:
+            return
+        text = "".join(opened.whole.parts[self._part[id]])
+        status = {"status": "incomplete"} if interrupted else {}
+        self._tell_summary(opened, "text.done", text=text)
+        self._tell_summary(opened, "part.done", part={"type": "summary_text", "text": text}, **status)
+        del self._part[id]
+
+    # --- events -----------------------------------------------------------------------------------
+
+    def _tell(self, kind: str, **fields: Any) -> None:
+        self.events.append(
+            {
+                "type": f"agent.session.turn.{kind}",
+                "session_id": self._session,
+                "turn_id": self._turn,
+                **fields,
+            }
+        )
+
+    def _tell_part(self, opened: _Open, kind: str, **fields: Any) -> None:
+        self._tell(kind, item_id=opened.id, output_index=opened.place, content_index=0, **fields)
+
+    def _tell_summary(self, opened: _Open, kind: str, **fields: Any) -> None:
+        index = list(opened.whole.parts).index(self._part[opened.whole.item.id])
+        self._tell(
+            f"reasoning_summary_{kind}",
+            item_id=opened.id,
+            output_index=opened.place,
+            summary_index=index,
+            **fields,
+        )
+
+
+_HANDLERS: Final[Mapping[type, Callable[[TurnRenderer, Any], None]]] = {
+    ItemStarted: TurnRenderer._on_started,
+    TextDelta: TurnRenderer._on_text,
+    RefusalDelta: TurnRenderer._on_text,
+    ReasoningDelta: TurnRenderer._on_reasoning,
+    ArgumentsDelta: TurnRenderer._on_arguments,
+    OutputDelta: TurnRenderer._on_output,
+    ItemEnded: TurnRenderer._on_ended,
+}

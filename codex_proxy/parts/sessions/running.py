@@ -1,0 +1,443 @@
+"""A session that clients read or act on, or whose turn goes on. Its turn is run as any request for a response: what the
+session's agent and log say is a Responses request, which is parsed, admitted and started; it ends where the agent waits
+for the client, and another run goes on when the results are there. Every change is stored before readers learn of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, Literal, Protocol, TypeAlias
+
+import structlog
+
+from codex_proxy.core.beside_the_loop import beside_the_loop
+from codex_proxy.core.events import Event, Spending, StepCompleted, Stop, TurnEnded, Usage, UsageReported
+from codex_proxy.core.faults import UNFORESEEN, Failure, Fault, FaultKind
+from codex_proxy.core.own_errors import trace_of
+from codex_proxy.parts.sessions.records import (
+    SESSION,
+    Input,
+    SessionStore,
+    input_record,
+    not_found,
+    records_of,
+)
+from codex_proxy.parts.sessions.render import EventObject
+from codex_proxy.parts.sessions.sessions import Content, Session, TurnError, input_items
+from codex_proxy.parts.sessions.state import Result, SessionState, conflict
+from codex_proxy.parts.sessions.stream import EventReader, encode_event
+from codex_proxy.responses.prepare import PreparedResponse, start_run
+from codex_proxy.responses.saving import RETRY_SECONDS
+from codex_proxy.responses.service import ResponsesService
+from codex_proxy.runs.event_log import have_an_end
+from codex_proxy.runs.run import Run
+from codex_proxy.store.values import Record
+from codex_proxy.surfaces.answers.usage import TurnTokens, tokens_in
+from codex_proxy.surfaces.models import billed_model
+
+log = structlog.get_logger(__name__)
+
+Submitted: TypeAlias = Literal["cancel"] | Result | Sequence[Content]
+"""An event of a client: the end of the turn, a call's result, or messages."""
+
+ACTION_SECONDS: Final = 86400.0
+"""Seconds for which a turn waits for the results of its calls."""
+EXPIRED: Final = TurnError("request_timeout", "No result of the turn's open calls came within a day.")
+RESTARTED: Final = TurnError(
+    "internal_error",
+    "The server was restarted, or had an internal error, while this turn was in progress. Send another message to go "
+    "on.",
+)
+
+
+class RunTokens:
+    """The tokens of a run, for the usage report and the turn."""
+
+    def __init__(self) -> None:
+        self.prompt: Callable[[], int] = lambda: 0
+        """Returns an estimate of the input."""
+        self._spent = TurnTokens()
+        self._failed = False
+        self._chars = 0
+
+    def add(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if isinstance(event, UsageReported):
+                self._spent.add_total(event)
+            elif isinstance(event, StepCompleted):
+                self._spent.add_call(event)
+            elif isinstance(event, TurnEnded):
+                self._spent.end(event)
+                self._failed = event.failure is not None
+            else:
+                self._chars += len(getattr(event, "text", ""))
+
+    @property
+    def known(self) -> Usage | None:
+        """The tokens, if the agent has reported all of them."""
+        return None if self._spent.is_estimated else self._spent.reported
+
+    def spending(self) -> Spending:
+        return self._spent.spending(prompt=self.prompt, answer=lambda: self._chars // 4, failed=self._failed)
+
+
+class Server(Protocol):
+    """What a session needs of all sessions of its server (`service.Sessions`)."""
+
+    responses: ResponsesService
+
+    @property
+    def store(self) -> SessionStore: ...
+
+    def now(self) -> int: ...
+
+    def epoch(self) -> float: ...
+
+    def new_id(self, prefix: str) -> str: ...
+
+    async def prepare(
+        self, owner: str, session: Session, items: Sequence[Mapping[str, Any]]
+    ) -> PreparedResponse: ...
+
+    def let_go(self, live: LiveSession) -> None:
+        """Forgets the session if nobody needs it."""
+
+    def forget(self, live: LiveSession) -> None: ...
+
+
+class LiveSession:
+    """A session on this server. `state` changes under `lock` only."""
+
+    def __init__(self, service: Server, owner: str, state: SessionState) -> None:
+        self.owner = owner
+        self.state = state
+        self.lock = asyncio.Lock()
+        self.gone = False
+        """Whether the session was deleted, so that nothing of it may be stored again."""
+        self._service = service
+        self._readers: set[EventReader] = set()
+        self._task: asyncio.Task[None] | None = None
+        """The task of a turn that the agent works on."""
+        self._starting: asyncio.Task[Run] | None = None
+        self._run: Run | None = None
+        self._cancelled = False
+        self._prepared: PreparedResponse | None = None
+        """The first run of a new session, which is prepared before the session exists."""
+        self._expiry: asyncio.TimerHandle | None = None
+        self._trouble: Failure | None = None
+        """Why the store does not take what has happened, if it does not."""
+
+    @property
+    def session(self) -> Session:
+        return self.state.session
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody needs this object: the store has all of the session."""
+        return self._task is None and not (self._readers or self.lock.locked() or self.state.turn)
+
+    @property
+    def at_work(self) -> bool:
+        return self._task is not None
+
+    # --- readers ----------------------------------------------------------------------------------
+
+    def reader(self, *, obfuscated: bool, ends_at_rest: bool = False) -> EventReader:
+        """Returns a reader of what happens from now on."""
+        found = EventReader(
+            self.session.id, self._on_reader_closed, obfuscated=obfuscated, ends_at_rest=ends_at_rest
+        )
+        self._readers.add(found)
+        if self._service.responses.runs.draining and not self.at_work:
+            found.end()
+        return found
+
+    def _on_reader_closed(self, reader: EventReader) -> None:
+        self._readers.discard(reader)
+        self._service.let_go(self)
+
+    def end_streams(self) -> None:
+        for reader in tuple(self._readers):
+            reader.end()
+
+    # --- what clients do ----------------------------------------------------------------------------
+
+    async def create(self, messages: Sequence[Content], prepared: PreparedResponse) -> None:
+        """Stores a new session, and begins its first turn (`prepared`) if it has messages. Raises `Fault`."""
+        async with self.lock:
+            self._prepared = prepared if messages else None
+            self.state.create(messages, self._service.new_id("turn_"), self._service.now())
+            await self._commit(new=True)
+            self._go_on()
+
+    async def submit(self, changes: Sequence[Submitted], key: tuple[str, str] | None) -> None:
+        """Applies a client's events in their order: all, or none. `key`: an `Idempotency-Key` with the digest of the
+        body; what was accepted under it before does nothing. Raises `Fault`.
+        """
+        if self._trouble is not None:
+            raise Fault(self._trouble)
+        async with self.lock:
+            self._require_stored()
+            if key is not None and await self._is_known(*key):
+                return
+            undo = self.state.undo()
+            try:
+                interrupts = [await self._apply(change) for change in changes]
+                self._settle()
+                epoch = self._service.epoch()
+                await self._commit([] if key is None else [input_record(self.session.id, *key, epoch)])
+            except BaseException:
+                undo()
+                raise
+            if any(interrupts):
+                self._interrupt()
+            self._go_on()
+
+    async def change(self, session: Session) -> None:
+        """Replaces the session's settings. Raises `Fault`."""
+        async with self.lock:
+            self._require_stored()
+            undo = self.state.undo()
+            try:
+                self.state.change(session, self._service.now())
+                await self._commit()
+            except BaseException:
+                undo()
+                raise
+
+    async def delete(self) -> None:
+        """Removes the session, and ends its streams. Raises `Fault` CONFLICT while a turn goes on."""
+        async with self.lock:
+            self._require_stored()
+            if self.state.turn is not None:
+                raise conflict("The session is at work. Cancel its turn, and delete it when it is idle.")
+            await self._service.store.delete_session(self.owner, self.session.id, self._service.epoch())
+            self.gone = True
+            self.end_streams()
+        self._service.forget(self)
+
+    def _require_stored(self) -> None:
+        if self.gone:
+            raise not_found(SESSION, self.session.id)
+
+    async def _is_known(self, key: str, digest: str) -> bool:
+        found: Input | None = await self._service.store.input(self.owner, self.session.id, key)
+        if found is not None and found.digest != digest:
+            raise conflict("The Idempotency-Key was used for other events of this session.")
+        return found is not None
+
+    async def _apply(self, change: Submitted) -> bool:
+        """Applies an event to the state. Returns whether a run has to be ended for it."""
+        now = self._service.now()
+        if isinstance(change, Result):
+            id = change.result.call_id
+            call = self.state.call(id) or await self._service.store.call(self.owner, self.session.id, id)
+            if self.state.is_new_result(change, call):
+                self.state.add_result(change, now)
+            return False
+        if change == "cancel":
+            return self.state.cancel(now)
+        self.state.add_messages(change, self._service.new_id("turn_"), now)
+        return False
+
+    def _interrupt(self) -> None:
+        self._cancelled = True
+        if self._run is not None:
+            self._run.interrupt()
+        elif self._starting is not None:
+            self._starting.cancel()
+
+    # --- the turn -----------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Begins the next turn, or tells that the session is idle, if the turn has ended just now."""
+        may_begin = not self._service.responses.runs.draining
+        self.state.settle(self._service.new_id("turn_"), self._service.now(), may_begin=may_begin)
+
+    async def _commit(self, more: Sequence[Record] = (), *, new: bool = False) -> None:
+        """Stores what has changed, then tells readers. `new`: whether the session is stored for the first time. Raises
+        `Fault`.
+        """
+        changes = self.state.take()
+        records = [*records_of(self.session, changes.records, self._service.epoch()), *more]
+        if records:
+            await self._service.store.write(self.owner, records, session="" if new else self.session.id)
+        if self._readers:
+            self._publish(self._encode(changes.events))
+
+    def _go_on(self) -> None:
+        """Has the agent go on with the turn, if there is something to do for it."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        if self.state.wants_run:
+            if self._task is None:
+                self._task = self._service.responses.background.tasks.spawn(self._work())
+        elif self.state.turn is not None:
+            left = self.session.last_active_at + ACTION_SECONDS - self._service.epoch()
+            self._expiry = asyncio.get_running_loop().call_later(max(0.0, left), self._expire)
+        else:
+            self._service.let_go(self)
+
+    def _expire(self) -> None:
+        self._service.responses.background.tasks.spawn(self.resume(EXPIRED))
+
+    async def resume(self, error: TurnError | None = None) -> None:
+        """Goes on where a server has ended, or where a turn has waited too long: a turn ends with the `error`, and the
+        messages that wait begin the next one.
+        """
+        async with self.lock:
+            if self._task is None:
+                if error is not None and self.state.turn is not None:
+                    self.state.fail(error, self._service.now())
+                self._settle()
+                await self._commit_surely()
+            self._go_on()
+
+    async def _work(self) -> None:
+        """Runs the agent until the turn, and those that wait, have ended, or one waits for results."""
+        try:
+            while self.state.wants_run:
+                await self._run_once()
+        except Exception as error:  # noqa: BLE001 - whoever asks for the session next gets it from the store
+            log.error("internal_error", **trace_of(error))
+            self._service.forget(self)
+            self.end_streams()
+            return
+        finally:
+            self._task = None
+        if self._service.responses.runs.draining:
+            self.end_streams()
+        self._go_on()
+
+    async def _run_once(self) -> None:
+        """Runs the agent once for the turn, and ends the turn where that was its last run."""
+        tokens = RunTokens()
+        try:
+            ended = await self._answer(tokens)
+        except Fault as fault:
+            ended = TurnEnded.with_failure(fault.failure)
+        except Exception as error:  # noqa: BLE001 - as above
+            log.error("internal_error", **trace_of(error))
+            ended = TurnEnded.with_failure(UNFORESEEN)
+        finally:
+            run, self._run = self._run, None
+            if run is not None:
+                run.interrupt()  # where reading it broke off
+        async with self.lock:
+            if self._cancelled and ended.failure is None:
+                ended = TurnEnded(Stop.INTERRUPTED)  # also where the agent has ended meanwhile
+            self._cancelled = False
+            self.state.on_run_ended(ended, tokens.known, self._service.now())
+            self._settle()
+            await self._commit_surely()
+
+    async def _answer(self, tokens: RunTokens) -> TurnEnded:
+        """Runs the agent, and tells what it does. Returns its end. Raises `Fault`."""
+        responses = self._service.responses
+        with contextlib.ExitStack() as held:
+            client = responses.clients.by_name(self.owner)
+            held.callback(responses.rights.hold(client, self._on_right_lost))
+            prepared, self._prepared = self._prepared or await self._prepare(), None
+            tokens.prompt = partial(tokens_in, prepared.turn.history)
+            held.enter_context(responses.usage.turn(self.owner, billed_model(prepared.turn), tokens))
+            return await self._read(await self._begin_run(prepared, held), tokens)
+
+    async def _begin_run(self, prepared: PreparedResponse, held: contextlib.ExitStack) -> Run | None:
+        """Starts a run, whose place among what runs in the background is `held`. Returns None if the turn was cancelled
+        before. Raises `Fault`.
+        """
+        self._starting = asyncio.ensure_future(self._start(prepared, held))
+        try:
+            self._run = await self._starting
+        except asyncio.CancelledError:
+            if not self._cancelled:
+                raise
+            return None
+        finally:
+            self._starting = None
+        if self._cancelled:
+            self._run.interrupt()
+        return self._run
+
+    async def _read(self, run: Run | None, tokens: RunTokens) -> TurnEnded:
+        """Tells what the agent does in a run. Returns the run's end."""
+        if run is None:
+            return TurnEnded(Stop.INTERRUPTED)
+        async with self.lock:
+            self.state.on_run_began(self._service.now())
+            await self._commit_surely()
+        cursor = run.log.cursor()
+        try:
+            while True:
+                await cursor.wait()
+                events = cursor.take()
+                tokens.add(events)
+                ended = events[-1] if events and isinstance(events[-1], TurnEnded) else None
+                long = cursor.has_long_answer and have_an_end(events)
+                async with self.lock:
+                    shown = events if ended is None else events[:-1]
+                    await beside_the_loop(partial(self.state.feed, shown), long=long)
+                    await self._commit_surely(long=long)
+                if ended is not None:
+                    return ended
+        finally:
+            cursor.detach()
+
+    async def _prepare(self) -> PreparedResponse:
+        session = self.session
+        entries = await self._service.store.all_entries(self.owner, session.id)
+        return await self._service.prepare(self.owner, session, input_items(entries))
+
+    async def _start(self, prepared: PreparedResponse, held: contextlib.ExitStack) -> Run:
+        """Waits for a place among what runs in the background, then for the scheduler. Raises `Fault`."""
+        responses = self._service.responses
+        held.callback((await responses.background.slots.take(self.owner)).give_back)
+        while True:
+            try:
+                return await start_run(responses, prepared)
+            except Fault as fault:
+                if fault.failure.kind is not FaultKind.CONCURRENCY_EXCEEDED:
+                    raise
+            with contextlib.suppress(TimeoutError):  # where the server stops, the next try raises that
+                async with asyncio.timeout(RETRY_SECONDS):
+                    await responses.runs.until_draining()
+
+    async def _commit_surely(self, *, long: bool = False) -> None:
+        """Stores what has changed, however long the store cannot be reached, then tells readers. `long`: whether that
+        is much text. Raises `Fault` NOT_FOUND if the session was deleted.
+        """
+        changes = self.state.take()
+        epoch = self._service.epoch()
+        records = await beside_the_loop(partial(records_of, self.session, changes.records, epoch), long=long)
+        while records:
+            try:
+                await self._service.store.write(self.owner, records, session=self.session.id)
+                self._trouble = None
+                break
+            except Fault as fault:
+                if fault.failure.kind is FaultKind.NOT_FOUND:
+                    raise
+                self._trouble = fault.failure
+                await asyncio.sleep(RETRY_SECONDS)
+        if self._readers:
+            encoded = await beside_the_loop(partial(self._encode, changes.events), long=long)
+            self._publish(encoded)
+
+    def _encode(self, events: Sequence[EventObject]) -> list[tuple[str, bytes]]:
+        """Returns the type and the JSON of each event."""
+        ids = self._service.responses.ids
+        return [(event["type"], encode_event(event, ids.new("event_"))) for event in events]
+
+    def _publish(self, encoded: Sequence[tuple[str, bytes]]) -> None:
+        for reader in tuple(self._readers):
+            reader.add(encoded)
+
+    def _on_right_lost(self, failure: Failure) -> None:
+        if self._run is not None:
+            self._run.fail(failure)
+        else:
+            self._interrupt()

@@ -1,0 +1,226 @@
+"""The sessions of one server: finds, creates and removes them, and runs what a restart has interrupted. Raises `Fault`:
+NOT_FOUND for what does not exist or is another key's, CONFLICT for a session at work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Final
+
+import structlog
+from aiohttp import web
+from msgspec.structs import replace
+
+from codex_proxy.admission.clients import Client
+from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind, bad_request
+from codex_proxy.core.json_values import encode_json
+from codex_proxy.core.own_errors import trace_of
+from codex_proxy.parts.sessions.agents import turn_request
+from codex_proxy.parts.sessions.records import SESSION, TURN, SessionStore, not_found
+from codex_proxy.parts.sessions.running import RESTARTED, LiveSession
+from codex_proxy.parts.sessions.sessions import Content, Session
+from codex_proxy.parts.sessions.state import SessionState
+from codex_proxy.responses.context import read_context
+from codex_proxy.responses.prepare import PreparedResponse, prepare_in_context
+from codex_proxy.responses.service import ResponsesService
+from codex_proxy.store.health import require_store
+from codex_proxy.surfaces.requests.options import ParseContext, RequestHints
+from codex_proxy.surfaces.responses.parse import parse
+
+log = structlog.get_logger(__name__)
+
+MAX_AT_WORK: Final = 1000
+"""Maximum sessions of this server at work."""
+MAX_STREAMS: Final = 1000
+"""Maximum open streams of one key."""
+
+
+_ANY_MESSAGE: Final = {"type": "message", "role": "user", "content": "-"}
+"""With which the settings of a session without messages are checked."""
+
+
+class Sessions:
+    def __init__(self, responses: ResponsesService) -> None:
+        self.responses = responses
+        self._live: dict[tuple[str, str], LiveSession] = {}
+        self._streams: dict[str, int] = {}
+        """Open streams by owner."""
+
+    @property
+    def store(self) -> SessionStore:
+        """The records. Raises `Fault` INVALID_REQUEST without a store, or with one that several servers share."""
+        store = require_store(self.responses.store)
+        if store.team is not None:
+            raise bad_request(
+                "Agents and sessions are not served with a store that several servers share: set PROXY_STORE to "
+                "a file.",
+                code="unsupported_by_server",
+            )
+        return SessionStore(store)
+
+    def now(self) -> int:
+        return int(self.epoch())
+
+    def epoch(self) -> float:
+        return self.responses.clock.epoch()
+
+    def new_id(self, prefix: str) -> str:
+        return self.responses.ids.new(prefix)
+
+    # --- finding ------------------------------------------------------------------------------------
+
+    async def session(self, owner: str, id: str) -> Session:
+        live = self._live.get((owner, id))
+        return await self.store.get(owner, SESSION, id) if live is None else live.session
+
+    async def live(self, owner: str, id: str) -> LiveSession:
+        """Returns a session to read or act on, which `let_go` releases when nobody needs it any more."""
+        found = self._live.get((owner, id))
+        if found is not None:
+            return found
+        session = await self.store.get(owner, SESSION, id)
+        turn = None
+        if session.turn:
+            turn = await self.store.find(owner, TURN, session.turn)
+        last = await self.store.last_entry(owner, id)
+        live = self._live.setdefault((owner, id), LiveSession(self, owner, SessionState(session, turn, last)))
+        if turn is not None or session.queued:  # no process of this server works on it
+            await live.resume(None if session.status == "requires_action" else RESTARTED)
+        return live
+
+    def let_go(self, live: LiveSession) -> None:
+        if live.is_idle:
+            self.forget(live)
+
+    def forget(self, live: LiveSession) -> None:
+        key = live.owner, live.session.id
+        if self._live.get(key) is live:
+            del self._live[key]
+
+    # --- creating, changing, removing ---------------------------------------------------------------
+
+    def new(self, owner: str, session: Session) -> LiveSession:
+        """Returns a session that does not exist before `create`."""
+        return LiveSession(self, owner, SessionState(session))
+
+    async def create(
+        self, live: LiveSession, messages: Sequence[Content], prepared: PreparedResponse
+    ) -> None:
+        """Stores a session, and begins its first turn (`prepared`) if it has messages."""
+        self._live[live.owner, live.session.id] = live
+        try:
+            await live.create(messages, prepared)
+        except BaseException:
+            self.forget(live)
+            raise
+
+    async def delete(self, owner: str, id: str) -> None:
+        """Removes a session. To delete it again does nothing. Raises `Fault` CONFLICT while a turn goes on."""
+        if await self.store.find(owner, SESSION, id) is not None:
+            await (await self.live(owner, id)).delete()
+        elif not await self.store.is_gone(owner, id):
+            raise not_found(SESSION, id)
+
+    async def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs a change of a session to its end, also if its client leaves meanwhile. Raises its `Fault`, or STOPPING
+        where the server stops.
+        """
+        if self.responses.runs.draining:
+            work.close()
+            raise Fault(STOPPING)
+        await self.responses.background.tasks.run(work)
+
+    def check_room(self, owner: str) -> None:
+        """Raises `Fault` CONCURRENCY_EXCEEDED if no further session of the key may work."""
+        limit = self.responses.clients.by_name(owner).concurrency
+        theirs = sum(live.at_work for live in self._live.values() if live.owner == owner)
+        if limit and theirs >= limit:
+            message = (
+                f"{theirs} sessions of this key are at work, which is its limit. Try again when one is idle."
+            )
+            raise Fault.of(FaultKind.CONCURRENCY_EXCEEDED, message, retry_after=5)
+        if sum(live.at_work for live in self._live.values()) >= MAX_AT_WORK:
+            message = f"{MAX_AT_WORK} sessions are at work, which is this server's limit. Try again later."
+            raise Fault.of(FaultKind.CONCURRENCY_EXCEEDED, message, retry_after=5)
+
+    # --- turns --------------------------------------------------------------------------------------
+
+    async def prepare(
+        self, owner: str, session: Session, items: Sequence[Mapping[str, Any]]
+    ) -> PreparedResponse:
+        """Returns the request of a turn, admitted. Raises `Fault`, which names the field of the session."""
+        responses = self.responses
+        client = responses.clients.by_name(owner)
+        body = encode_json(turn_request(session.agent, items))
+        try:
+            parsed = parse(body, context=_parse_context(client, session.environment))
+            context = await read_context(parsed, None, owner, responses.ids, self.epoch())
+            return await prepare_in_context(
+                responses, parsed, context, owner, id=session.id, created=self.epoch()
+            )
+        except Fault as fault:
+            raise Fault(_in_session(fault.failure)) from fault
+
+    async def check_settings(
+        self, owner: str, session: Session, messages: Sequence[Content] = ()
+    ) -> PreparedResponse:
+        """Returns a first turn with these messages, admitted. Raises `Fault` for settings that cannot be served."""
+        items = [{"type": "message", "role": "user", "content": content} for content in messages]
+        return await self.prepare(owner, session, items or [_ANY_MESSAGE])
+
+    async def recover(self) -> None:
+        """Ends the turns that a restart has interrupted, and begins those that wait."""
+        if self.responses.store is None or self.responses.store.team is not None:
+            return
+        for owner, session in await self.store.busy():
+            try:
+                await self.live(owner, session.id)
+            except Exception as error:  # noqa: BLE001 - the other sessions, and the server, are not to suffer from it
+                log.error("session_not_resumed", session=session.id, **trace_of(error))
+
+    def on_draining(self) -> None:
+        """Ends the streams of sessions that do nothing."""
+        for live in tuple(self._live.values()):
+            if not live.at_work:
+                live.end_streams()
+
+    # --- streams --------------------------------------------------------------------------------------
+
+    def enter_stream(self, owner: str) -> None:
+        """Counts an open stream until `leave_stream`. Raises `Fault` CONCURRENCY_EXCEEDED."""
+        open_now = self._streams.get(owner, 0)
+        if open_now >= MAX_STREAMS:
+            message = (
+                f"{MAX_STREAMS} streams of sessions of this key are open, which is the limit. Close some."
+            )
+            raise Fault.of(FaultKind.CONCURRENCY_EXCEEDED, message)
+        self._streams[owner] = open_now + 1
+
+    def leave_stream(self, owner: str) -> None:
+        self._streams[owner] -= 1
+        if not self._streams[owner]:
+            del self._streams[owner]
+
+
+def _parse_context(client: Client, environment: Mapping[str, Any]) -> ParseContext:
+    if environment["type"] == "none":
+        return ParseContext(client.settings, client.catalog, RequestHints(mode="model"))
+    hints = RequestHints(mode="agent", workdir=environment["workspace_directory"])
+    return ParseContext(client.settings, client.catalog, hints)
+
+
+_FIELDS: Final = {"X-Codex-Mode": "environment.type", "X-Codex-Workdir": "environment.workspace_directory"}
+"""The fields of a session that become headers of a turn's request."""
+
+
+def _in_session(failure: Failure) -> Failure:
+    """Returns the failure of a turn's request with the field of the session at fault."""
+    param, message = failure.param, failure.message
+    for header, field in _FIELDS.items():
+        message = message.replace(header, field)
+    if param is not None and not param.startswith("input"):
+        param = _FIELDS.get(param, f"agent.{param}")
+    return replace(failure, param=param, message=message)
+
+
+SESSIONS: Final = web.AppKey("sessions", Sessions)

@@ -1,0 +1,529 @@
+"""Sessions of the Agents API, as they are stored: a session, its turns, and the entries of its log, which are items of
+clients, items of the agent as core events, and results of calls. Their objects, as clients see them, are rendered from
+that. Source: docs/agents-api.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, TypeAlias, TypedDict
+
+import msgspec
+
+from codex_proxy.core.event_rows import decode_row, encode_row
+from codex_proxy.core.events import (
+    ArgumentsDelta,
+    Event,
+    ItemEnded,
+    ItemStarted,
+    OutputDelta,
+    ReasoningDelta,
+    RefusalDelta,
+    TextDelta,
+    Usage,
+)
+from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.items import (
+    ActionDetails,
+    Activity,
+    FileDiff,
+    Item,
+    ItemStatus,
+    McpCall,
+    Message,
+    Reasoning,
+    ToolCall,
+)
+from codex_proxy.parts.sessions.agents import AgentSettings, SessionAgent, session_agent_object
+from codex_proxy.surfaces.answers.renderer import Count, Object, Yes
+
+Content: TypeAlias = tuple[dict[str, Any], ...]
+"""Parts of a message or an output: `input_text` and `input_image`."""
+
+SessionStatus: TypeAlias = Literal["idle", "in_progress", "requires_action", "failed"]
+TurnStatus: TypeAlias = Literal["queued", "in_progress", "waiting", "completed", "failed", "cancelled"]
+
+
+class Call(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A call of one of the client's functions. `item`, `index`: its item, and that item's place in the turn's output.
+    `answered`: the digest of its result; empty until there is one.
+    """
+
+    call_id: str
+    name: str
+    arguments: str
+    turn: str
+    item: str
+    index: int
+    answered: str = ""
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A session. Times: seconds since 1970."""
+
+    id: str
+    created_at: int
+    last_active_at: int
+    agent_id: str
+    agent: AgentSettings
+    environment: dict[str, Any]
+    metadata: dict[str, str] = {}
+    status: SessionStatus = "idle"
+    error: str | None = None
+    turn: str = ""
+    """The id of the turn that has not ended, if any."""
+    calls: tuple[Call, ...] = ()
+    """The calls of that turn."""
+    queued: tuple[tuple[Content, ...], ...] = ()
+    """Messages for the next turns, a batch for each."""
+    usage: Usage = Usage()
+    """The sum of the turns."""
+    usage_known: bool = True
+    """Whether every turn has ended with known usage."""
+
+    @property
+    def open_calls(self) -> tuple[Call, ...]:
+        """The calls that wait for a result."""
+        return tuple(call for call in self.calls if not call.answered)
+
+
+class TurnError(msgspec.Struct, frozen=True):
+    code: str
+    message: str
+
+
+class SessionTurn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A turn of a session."""
+
+    id: str
+    session: str
+    agent_id: str
+    created_at: int
+    status: TurnStatus = "queued"
+    started_at: int | None = None
+    completed_at: int | None = None
+    error: TurnError | None = None
+    usage: Usage | None = None
+    before: str = ""
+    """The id of the session's last item before the turn's first; empty if there is none."""
+    items: int = 0
+    """How many items the turn has, of which `outputs` are the agent's."""
+    outputs: int = 0
+    runs: int = 0
+    """How many runs of the agent have ended: one, and one for each time that calls got their results."""
+
+
+class UserMessage(msgspec.Struct, frozen=True, tag="user_message"):
+    content: Content
+
+
+class CallResult(msgspec.Struct, frozen=True, tag="call_result", omit_defaults=True):
+    call_id: str
+    success: bool
+    output: str | Content | None = None
+    error: str | None = None
+
+
+class AgentItem(msgspec.Struct, frozen=True, tag="agent_item"):
+    """What the agent put out: a row of its events (`core.event_rows`)."""
+
+    row: msgspec.Raw
+
+    @classmethod
+    def of(cls, events: Iterable[Event]) -> AgentItem:
+        return cls(msgspec.Raw(encode_row(events)))
+
+    def events(self) -> list[Event]:
+        return decode_row(bytes(self.row))
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """An entry of a session's log: an item with its turn."""
+
+    id: str
+    turn: str
+    item: UserMessage | CallResult | AgentItem
+
+
+def call_entry(call: Call, status: ItemStatus | None = None) -> Entry:
+    """Returns the entry of a call: without a `status` of one that waits for its result."""
+    whole = WholeItem(ToolCall(call.item, call.call_id, call.name))
+    whole.text.append(call.arguments)
+    whole.status = status or "in_progress"
+    return Entry(call.item, call.turn, AgentItem.of(whole.events()))
+
+
+# --- the objects of items -------------------------------------------------------------------------
+
+ItemObject: TypeAlias = dict[str, Any]
+
+
+def item_object(entry: Entry) -> ItemObject:
+    item = entry.item
+    if isinstance(item, UserMessage):
+        return {
+            "type": "message",
+            "id": entry.id,
+            "turn_id": entry.turn,
+            "role": "user",
+            "status": "completed",
+            "phase": None,
+            "content": list(item.content),
+        }
+    if isinstance(item, CallResult):
+        return {
+            "type": "function_call_output",
+            "id": entry.id,
+            "turn_id": entry.turn,
+            "call_id": item.call_id,
+            "status": "completed" if item.success else "failed",
+            "output": item.output,
+            "error": item.error,
+        }
+    return WholeItem.of(item.events()).object(entry.id, entry.turn)
+
+
+class WholeItem:
+    """An item of the agent, with the texts so far."""
+
+    def __init__(self, item: Item) -> None:
+        self.item = item
+        self.status: ItemStatus | Literal["in_progress"] = "in_progress"
+        self.text: list[str] = []
+        """Pieces of its text or arguments."""
+        self.parts: dict[int, list[str]] = {}
+        """Pieces of each part of the summary of reasoning."""
+        self.output: list[str] = []
+        self.details = (isinstance(item, Activity) and item.details) or ActionDetails()
+
+    @classmethod
+    def of(cls, events: Sequence[Event]) -> WholeItem:
+        """Returns the item of an entry's events, which begin with its `ItemStarted`."""
+        first = events[0]
+        assert isinstance(first, ItemStarted)
+        whole = cls(first.item)
+        for event in events[1:]:
+            whole.add(event)
+        return whole
+
+    def add(self, event: Event) -> None:
+        """Adds a piece, or the end."""
+        if isinstance(event, TextDelta | RefusalDelta | ArgumentsDelta):
+            self.text.append(event.text)
+        elif isinstance(event, ReasoningDelta):
+            if event.kind == "summary":
+                self.parts.setdefault(event.part, []).append(event.text)
+        elif isinstance(event, OutputDelta):
+            self.output.append(event.text)
+        elif isinstance(event, ItemEnded):
+            self.status = event.status
+            self.details = event.details or self.details
+
+    def events(self) -> list[Event]:
+        """Returns the whole item as few events."""
+        id = self.item.id
+        found: list[Event] = [ItemStarted(self.item)]
+        if self.text:
+            text = "".join(self.text)
+            found.append(TextDelta(id, text) if isinstance(self.item, Message) else ArgumentsDelta(id, text))
+        found += [ReasoningDelta(id, "".join(texts), part) for part, texts in self.parts.items()]
+        if self.output:
+            found.append(OutputDelta(id, "".join(self.output)))
+        if self.status != "in_progress":
+            found.append(
+                ItemEnded(id, self.status, self.details if isinstance(self.item, Activity) else None)
+            )
+        return found
+
+    def object(self, id: str, turn: str) -> ItemObject:
+        """Returns the item's object; empty for one that this API does not show."""
+        shown = self._fields()
+        if not shown:
+            return {}
+        status = self.status
+        if status == "failed" and shown["type"] in ("message", "reasoning", "web_search_call"):
+            status = "incomplete"
+        return {"type": shown["type"], "id": id, "turn_id": turn, "status": status, **shown}
+
+    def _fields(self) -> dict[str, Any]:
+        item, text = self.item, "".join(self.text)
+        match item:
+            case Message():
+                content = [{"type": "output_text", "text": text}] if text else []
+                phase = item.phase if item.phase in ("commentary", "final_answer") else None
+                return {"type": "message", "role": "assistant", "phase": phase, "content": content}
+            case Reasoning():
+                summary = [{"type": "summary_text", "text": "".join(texts)} for texts in self.parts.values()]
+                return {"type": "reasoning", "summary": summary}
+            case ToolCall():
+                arguments = json_value(text)
+                return {
+                    "type": "function_call",
+                    "call_id": item.call_id,
+                    "name": item.name,
+                    "arguments": arguments,
+                }
+            case McpCall():
+                output, failed = "".join(self.output), self.status == "failed"
+                return {
+                    "type": "mcp_call",
+                    "server_label": item.server_label,
+                    "name": item.name,
+                    "arguments": json_value(text),
+                    "output": None if failed or self.status == "in_progress" else output,
+                    "error": output if failed else None,
+                }
+            case Activity():
+                return self._activity(item)
+        return {}
+
+    def _activity(self, item: Activity) -> dict[str, Any]:
+        if item.kind == "web_search":
+            query = item.text or None
+            return {
+                "type": "web_search_call",
+                "action": {"type": "search", "query": query, "queries": None},
+            }
+        details, output = self.details, "".join(self.output)
+        if item.kind == "mcp_call":
+            label, _, name = item.text.partition(".")
+            failed = self.status == "failed"
+            return {
+                "type": "mcp_call",
+                "server_label": details.server or label,
+                "name": details.tool or name,
+                "arguments": json_value(details.arguments) if details.arguments else None,
+                "output": json_value(details.result) if details.result else output or None,
+                "error": (details.error or output or None) if failed else None,
+            }
+        if item.kind == "file_change":  # the API has no item for it
+            paths = " ".join(change.path for change in details.changes) or item.text
+            command, output = f"apply_patch {paths}", _diff_of(details.changes) or output
+        elif item.kind == "command":
+            command = details.command or item.text
+        else:
+            return {}
+        return {
+            "type": "command_execution",
+            "command": command,
+            "cwd": details.cwd,
+            "output": output if self.status != "in_progress" else None,
+            "exit_code": details.exit_code,
+            "duration_ms": details.duration_ms,
+        }
+
+
+def _diff_of(changes: Iterable[FileDiff]) -> str:
+    return "\n".join(f"{change.kind or 'update'} {change.path}\n{change.diff}".rstrip() for change in changes)
+
+
+def json_value(text: str) -> object:
+    """Returns the value of the JSON text of a call's arguments, or the text itself if it is none."""
+    try:
+        return msgspec.json.decode(text or "{}")
+    except ValueError:
+        return text
+
+
+# --- the objects of sessions and turns --------------------------------------------------------------
+
+
+class InputTokensDetails(TypedDict):
+    cached_tokens: Count
+
+
+class OutputTokensDetails(TypedDict):
+    reasoning_tokens: Count
+
+
+class TokenUsage(TypedDict):
+    input_tokens: Count
+    input_tokens_details: InputTokensDetails
+    output_tokens: Count
+    output_tokens_details: OutputTokensDetails
+    total_tokens: Count
+
+
+class AgentSession(TypedDict):
+    """A session. `usage` is null while a turn runs, and if a turn ended without known usage."""
+
+    id: str
+    object: Literal["agent.session"]
+    agent: SessionAgent
+    created_at: Count
+    last_active_at: Count
+    environment: Object
+    status: SessionStatus
+    error: str | None
+    metadata: dict[str, str]
+    required_actions: list[Object]
+    usage: TokenUsage | None
+    vault_ids: list[str]
+
+
+class SessionDeleted(TypedDict):
+    id: str
+    object: Literal["agent.session.deleted"]
+    deleted: Yes
+
+
+class TurnErrorObject(TypedDict):
+    code: str
+    message: str
+
+
+class Turn(TypedDict):
+    id: str
+    object: Literal["agent.session.turn"]
+    session_id: str
+    agent_id: str
+    subagent_id: str | None
+    status: TurnStatus
+    created_at: Count
+    started_at: Count | None
+    completed_at: Count | None
+    error: TurnErrorObject | None
+    usage: TokenUsage | None
+
+
+def session_object(session: Session) -> AgentSession:
+    actions = session.open_calls if session.status == "requires_action" else ()
+    ended = session.usage_known and not session.turn
+    return {
+        "id": session.id,
+        "object": "agent.session",
+        "agent": session_agent_object(session.agent_id, session.agent),
+        "created_at": session.created_at,
+        "last_active_at": session.last_active_at,
+        "environment": session.environment,
+        "status": session.status,
+        "error": session.error,
+        "metadata": session.metadata,
+        "required_actions": [_action_object(call) for call in actions],
+        "usage": usage_object(session.usage) if ended else None,
+        "vault_ids": [],
+    }
+
+
+def _action_object(call: Call) -> dict[str, Any]:
+    return {
+        "type": "function_call",
+        "turn_id": call.turn,
+        "call_id": call.call_id,
+        "name": call.name,
+        "arguments": json_value(call.arguments),
+    }
+
+
+def turn_object(turn: SessionTurn) -> Turn:
+    return {
+        "id": turn.id,
+        "object": "agent.session.turn",
+        "session_id": turn.session,
+        "agent_id": turn.agent_id,
+        "subagent_id": None,
+        "status": turn.status,
+        "created_at": turn.created_at,
+        "started_at": turn.started_at,
+        "completed_at": turn.completed_at,
+        "error": None if turn.error is None else {"code": turn.error.code, "message": turn.error.message},
+        "usage": None if turn.completed_at is None else usage_object(turn.usage),
+    }
+
+
+def usage_object(usage: Usage | None) -> TokenUsage | None:
+    """Returns tokens; None if they are not known."""
+    if usage is None:
+        return None
+    return {
+        "input_tokens": usage.input,
+        "input_tokens_details": {"cached_tokens": usage.cached},
+        "output_tokens": usage.output,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning},
+        "total_tokens": usage.input + usage.output,
+    }
+
+
+# --- errors -----------------------------------------------------------------------------------------
+
+_CODES: Final[Mapping[FaultKind, str]] = {
+    FaultKind.INVALID_REQUEST: "invalid_request",
+    FaultKind.NOT_ALLOWED: "invalid_request",
+    FaultKind.REQUEST_TOO_LARGE: "invalid_request",
+    FaultKind.REJECTED_BY_PROVIDER: "invalid_request",
+    FaultKind.CONTEXT_LENGTH_EXCEEDED: "context_length_exceeded",
+    FaultKind.MODEL_NOT_FOUND: "resource_not_found",
+    FaultKind.NOT_FOUND: "resource_not_found",
+    FaultKind.INVALID_API_KEY: "authentication_error",
+    FaultKind.AGENT_NOT_AUTHENTICATED: "authentication_error",
+    FaultKind.UPSTREAM_UNAUTHORIZED: "authentication_error",
+    FaultKind.RATE_LIMITED: "rate_limit_exceeded",
+    FaultKind.AGENT_RATE_LIMITED: "rate_limit_exceeded",
+    FaultKind.CONCURRENCY_EXCEEDED: "server_overloaded",
+    FaultKind.UNAVAILABLE: "server_overloaded",
+    FaultKind.STOPPING: "server_overloaded",
+    FaultKind.USAGE_LIMIT_REACHED: "usage_limit_exceeded",
+    FaultKind.INSUFFICIENT_QUOTA: "credit_balance_exhausted",
+    FaultKind.UPSTREAM_ERROR: "server_error",
+    FaultKind.UPSTREAM_DISCONNECTED: "connection_failed",
+    FaultKind.UPSTREAM_UNREACHABLE: "connection_failed",
+    FaultKind.UPSTREAM_TIMEOUT: "request_timeout",
+    FaultKind.TIMED_OUT: "request_timeout",
+}
+"""The codes of failed turns; others are `internal_error`."""
+
+TOO_LONG: Final = TurnError(
+    "max_output_tokens", "The answer was cut at the model's limit of output tokens, or at one of this server."
+)
+
+
+def turn_error(failure: Failure) -> TurnError:
+    return TurnError(_CODES.get(failure.kind, "internal_error"), failure.message)
+
+
+# --- the conversation of a turn ----------------------------------------------------------------------
+
+
+def input_items(entries: Iterable[Entry]) -> list[dict[str, Any]]:
+    """Returns a session's log as input items of the Responses API. A call without a result has one that says so."""
+    items: list[dict[str, Any]] = []
+    unanswered: dict[str, None] = {}
+    for entry in entries:
+        item = entry.item
+        if isinstance(item, CallResult):
+            unanswered.pop(item.call_id, None)
+            output = item.output if item.error is None else f"Error: {item.error}"
+            items.append({"type": "function_call_output", "call_id": item.call_id, "output": output or ""})
+            continue
+        if isinstance(item, UserMessage):
+            items += [_no_result(call_id) for call_id in unanswered]
+            unanswered.clear()
+            items.append({"type": "message", "role": "user", "content": list(item.content)})
+            continue
+        whole = WholeItem.of(item.events())
+        text = "".join(whole.text)
+        if isinstance(whole.item, Message) and text:
+            phase = {"phase": whole.item.phase} if whole.item.phase else {}
+            content = [{"type": "output_text", "text": text}]
+            items.append({"type": "message", "role": "assistant", "content": content, **phase})
+        elif isinstance(whole.item, ToolCall):
+            unanswered[whole.item.call_id] = None
+            call = {"call_id": whole.item.call_id, "name": whole.item.name, "arguments": text or "{}"}
+            items.append({"type": "function_call", **call})
+        elif isinstance(whole.item, McpCall):
+            items.append({"type": "mcp_call", "id": entry.id, **_mcp_fields(whole)})
+    return [*items, *map(_no_result, unanswered)]
+
+
+def _mcp_fields(whole: WholeItem) -> dict[str, Any]:
+    shown = whole.object("", "")
+    arguments = "".join(whole.text) or "{}"
+    return {
+        **{name: shown[name] for name in ("server_label", "name", "output", "error")},
+        "arguments": arguments,
+    }
+
+
+def _no_result(call_id: str) -> dict[str, Any]:
+    output = "The turn ended before the call had a result."
+    return {"type": "function_call_output", "call_id": call_id, "output": output}

@@ -1,0 +1,344 @@
+"""The state of a session while a client or an agent acts on it. Each change says what is to be stored (`records`) and
+what readers are then told (`events`); whoever makes a change stores the first before it sends the second. Nothing here
+does IO, reads a clock or makes ids. Source: docs/agents-api.md#sessions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from codex_proxy.core.events import Event, Stop, TurnEnded, Usage
+from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
+from codex_proxy.core.items import ItemStatus
+from codex_proxy.core.shown_text import excerpt
+from codex_proxy.parts.sessions.render import EventObject, TurnRenderer
+from codex_proxy.parts.sessions.sessions import (
+    TOO_LONG,
+    Call,
+    CallResult,
+    Content,
+    Entry,
+    Session,
+    SessionTurn,
+    TurnError,
+    TurnStatus,
+    UserMessage,
+    call_entry,
+    item_object,
+    session_object,
+    turn_error,
+    turn_object,
+    usage_object,
+)
+
+MAX_QUEUED: Final = 100
+"""Maximum batches of messages that wait for the turn of a session to end."""
+
+Stored: TypeAlias = Session | SessionTurn | Entry | Call
+"""What a change stores. A call is stored beside its session, so that a late result finds it."""
+
+
+class Changes(NamedTuple):
+    records: list[Stored]
+    """The session first, if it has changed."""
+    events: list[EventObject]
+
+
+class Result(NamedTuple):
+    """A client's result of a call of a turn."""
+
+    turn: str
+    result: CallResult
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(msgspec.json.encode(self.result)).hexdigest()
+
+
+def conflict(message: str) -> Fault:
+    return Fault(Failure(FaultKind.CONFLICT, message))
+
+
+class SessionState:
+    """A session, and its turn that has not ended. `last_item`: the id of the session's last item."""
+
+    def __init__(self, session: Session, turn: SessionTurn | None = None, last_item: str = "") -> None:
+        self.session = session
+        self.turn = turn
+        self.last_item = last_item
+        self._renderer = None if turn is None else _renderer_of(turn)
+        self._session_changed = False
+        self._at_rest = turn is None and not session.queued
+        """Whether readers know that no turn goes on."""
+        self._called = False
+        """Whether the run has called functions of the client."""
+        self._turns: dict[str, SessionTurn] = {}
+        self._entries: dict[str, Entry] = {}
+        self._calls: dict[str, Call] = {}
+        self._events: list[EventObject] = []
+
+    def take(self) -> Changes:
+        """Returns what has changed since the last call."""
+        records: list[Stored] = [self.session] if self._session_changed else []
+        records += [*self._turns.values(), *self._entries.values(), *self._calls.values()]
+        events, self._events = self._events, []
+        self._session_changed = False
+        self._turns, self._entries, self._calls = {}, {}, {}
+        return Changes(records, events)
+
+    def undo(self) -> Callable[[], None]:
+        """Returns a function that takes back what clients change from now on, unless it was taken by `take`."""
+        renderer, session, turn, last_item = self._renderer, self.session, self.turn, self.last_item
+        restore_renderer, at_rest = None if renderer is None else renderer.undo(), self._at_rest
+
+        def restore() -> None:
+            self._renderer, self.session, self.turn, self.last_item = renderer, session, turn, last_item
+            self._at_rest = at_rest
+            if restore_renderer is not None:
+                restore_renderer()
+            self.take()
+
+        return restore
+
+    @property
+    def wants_run(self) -> bool:
+        """Whether the turn goes on by a run of the agent: it has begun, or every call has its result."""
+        return self.turn is not None and not self.session.open_calls
+
+    # --- what clients do --------------------------------------------------------------------------
+
+    def create(self, messages: Sequence[Content], turn_id: str, now: int) -> None:
+        """Begins the first turn of a new session, or leaves it idle without messages."""
+        self._set()
+        if messages:
+            self._begin(messages, turn_id, now)
+        created = {"type": "agent.session.created", "session": session_object(self.session)}
+        self._events.insert(0, created)  # with the session as it is when its turn has begun
+        if not messages:
+            self._tell_session("idle")
+
+    def change(self, session: Session, now: int) -> None:
+        """Replaces the settings and metadata of the session by those of `session`."""
+        self._set(agent=session.agent, metadata=session.metadata, last_active_at=now)
+
+    def add_messages(self, messages: Sequence[Content], turn_id: str, now: int) -> None:
+        """Begins a turn with the id `turn_id`, or has the messages wait for the end of the one that goes on. Raises
+        `Fault`.
+        """
+        if self.turn is None and not self.session.queued:
+            self._begin(messages, turn_id, now)
+            return
+        if len(self.session.queued) >= MAX_QUEUED:
+            message = f"{MAX_QUEUED} messages wait for the end of the session's turn, which is the limit."
+            raise Fault.of(FaultKind.CONCURRENCY_EXCEEDED, f"{message} Try again later.", retry_after=5)
+        self._set(queued=(*self.session.queued, tuple(messages)), last_active_at=now)
+
+    def call(self, id: str) -> Call | None:
+        """Returns the last call of the turn with this id: a model may repeat one."""
+        return next((call for call in reversed(self.session.calls) if call.call_id == id), None)
+
+    def is_new_result(self, given: Result, call: Call | None) -> bool:
+        """Whether a result is new, and not the one that the call has already. `call`: the call with its id, if the
+        session has one, also of an earlier turn. Raises `Fault` for a result that nobody waits for.
+        """
+        if call is None:
+            # The SDKs know this text, and try again.
+            raise bad_request(f"Unknown pending tool call: {excerpt(given.result.call_id)}")
+        if call.turn != given.turn:
+            raise bad_request(f"The call '{excerpt(call.call_id)}' is of another turn.", "events")
+        if call.answered:
+            if call.answered == given.digest:
+                return False
+            raise conflict(f"The call '{excerpt(call.call_id)}' has another result already.")
+        if self.turn is None or self.turn.id != call.turn:
+            raise conflict(f"The turn of the call '{excerpt(call.call_id)}' has ended without its result.")
+        return True
+
+    def add_result(self, given: Result, now: int) -> None:
+        """Adds a result that is new. With the last one that the turn waits for, the turn goes on."""
+        asked = next(call for call in self.session.open_calls if call.call_id == given.result.call_id)
+        answered = replace(asked, answered=given.digest)
+        calls = tuple(answered if call is asked else call for call in self.session.calls)
+        waited = self.session.status == "requires_action"
+        self._calls[answered.call_id] = answered
+        self._set(calls=calls, last_active_at=now)
+        if waited and not self.session.open_calls:
+            self._set(status="in_progress")
+            self._set_turn(status="in_progress")
+        if waited:
+            self._tell_session(self.session.status)
+        self._end_call(answered, "completed" if given.result.success else "failed")
+        self._add_input(given.result, "fco")
+
+    def cancel(self, now: int) -> bool:
+        """Ends a turn that waits for results, as cancelled. Returns whether a run has to be ended for that."""
+        if self.turn is None:
+            return False
+        if self.session.status != "requires_action":
+            return True
+        self._end_turn("cancelled", None, self.turn.usage, now)
+        return False
+
+    # --- what the agent does ------------------------------------------------------------------------
+
+    def on_run_began(self, now: int) -> None:
+        """Notes that the agent works on the turn."""
+        assert self.turn is not None, "a run has a turn"
+        if self.turn.started_at is None:
+            self._set_turn(status="in_progress", started_at=now)
+            self._tell_turn("in_progress")
+
+    def feed(self, events: Sequence[Event]) -> None:
+        """Takes the next events of the run, but for its end."""
+        assert self._renderer is not None, "a run has a turn"
+        self._renderer.feed(events)
+        self._take_rendered()
+
+    def on_run_ended(self, ended: TurnEnded, usage: Usage | None, now: int) -> None:
+        """Ends the run, whose tokens are `usage` if they are known: the turn ends, waits for results, or goes on if it
+        has them.
+        """
+        assert self.turn is not None, "a run has a turn"
+        self._end_open_items()
+        if self.turn.runs and self.turn.usage is None:
+            usage = None  # another run's is not known
+        elif usage is not None and self.turn.usage is not None:
+            usage += self.turn.usage
+        called, self._called = self._called, False
+        self._set_turn(runs=self.turn.runs + 1, usage=usage)
+        if ended.failure is not None:
+            self._end_turn("failed", turn_error(ended.failure), usage, now)
+        elif ended.stop == Stop.INTERRUPTED:
+            self._end_turn("cancelled", None, usage, now)
+        elif ended.stop == Stop.LENGTH:
+            self._end_turn("failed", TOO_LONG, usage, now)
+        elif ended.stop not in (Stop.TOOL_CALLS, Stop.FUNCTION_CALL) or not called:
+            self._end_turn("completed", None, usage, now)
+        elif self.session.open_calls:
+            self._set_turn(status="waiting")
+            self._set(status="requires_action", last_active_at=now)
+            self._tell_session("requires_action")
+
+    def fail(self, error: TurnError, now: int) -> None:
+        """Ends the turn as failed, for a reason of this server."""
+        self._end_open_items()
+        self._end_turn("failed", error, None, now)
+
+    def settle(self, turn_id: str, now: int, *, may_begin: bool = True) -> None:
+        """Behind a turn's end, once: begins the next one, with the id `turn_id` and the messages that wait longest, or
+        tells that the session is idle. `may_begin`: whether turns may begin.
+        """
+        if self.turn is not None or self._at_rest:
+            return
+        self._at_rest = True
+        if may_begin and self.session.queued:
+            messages, *later = self.session.queued
+            self._set(queued=tuple(later))
+            self._begin(messages, turn_id, now)
+        else:
+            self._tell_session("idle")
+
+    # --- the parts of a change ----------------------------------------------------------------------
+
+    def _begin(self, messages: Sequence[Content], turn_id: str, now: int) -> None:
+        session = self.session
+        self.turn = SessionTurn(
+            id=turn_id, session=session.id, agent_id=session.agent_id, created_at=now, before=self.last_item
+        )
+        self._renderer = _renderer_of(self.turn)
+        self._at_rest = False
+        self._set(turn=turn_id, calls=(), status="in_progress", last_active_at=now)
+        self._set_turn()
+        self._tell_turn("created")
+        for content in messages:
+            self._add_input(UserMessage(content), "msg")
+        self._tell_session("in_progress")
+
+    def _end_turn(self, status: TurnStatus, error: TurnError | None, usage: Usage | None, now: int) -> None:
+        session = self.session
+        for call in session.open_calls:
+            self._end_call(call, "incomplete")
+        self._set_turn(status=status, error=error, usage=usage, completed_at=now)
+        self._set(
+            turn="",
+            calls=(),
+            status="idle",
+            last_active_at=now,
+            usage=session.usage if usage is None else session.usage + usage,
+            usage_known=session.usage_known and usage is not None,
+        )
+        self._tell_turn(status, usage=usage_object(usage))
+        if error is not None:
+            told = {"type": "server_error", "code": error.code, "message": error.message, "param": None}
+            self._events.append({"type": "error", "session_id": session.id, "error": told})
+        self.turn = self._renderer = None
+
+    def _end_open_items(self) -> None:
+        assert self._renderer is not None, "a run has a turn"
+        self._renderer.end()
+        self._take_rendered()
+
+    def _add_input(self, item: UserMessage | CallResult, prefix: str) -> None:
+        assert self.turn is not None, "an input has a turn"
+        assert self._renderer is not None, "a turn has one"
+        entry = Entry(self._renderer.new_id(prefix), self.turn.id, item)
+        self._renderer.add_input(entry, item_object(entry))
+        self._take_rendered()
+
+    def _end_call(self, call: Call, status: ItemStatus) -> None:
+        entry = self._entries[call.item] = call_entry(call, status)
+        self._events.append(
+            {
+                "type": "agent.session.turn.item.done",
+                "session_id": self.session.id,
+                "turn_id": call.turn,
+                "item": item_object(entry),
+                "output_index": call.index,
+            }
+        )
+
+    def _take_rendered(self) -> None:
+        renderer = self._renderer
+        assert renderer is not None, "what is rendered is of a turn"
+        self._events += renderer.events
+        self._entries |= {entry.id: entry for entry in renderer.entries}
+        self._calls |= {call.call_id: call for call in renderer.calls}
+        if renderer.calls:
+            self._called = True
+            self._set(calls=(*self.session.calls, *renderer.calls))
+        if renderer.entries:
+            self.last_item = renderer.last or self.last_item
+            self._set_turn(items=renderer.items, outputs=renderer.outputs)
+        renderer.events, renderer.entries, renderer.calls = [], [], []
+
+    def _set(self, **changes: Any) -> None:
+        self.session = replace(self.session, **changes)
+        self._session_changed = True
+
+    def _set_turn(self, **changes: Any) -> None:
+        assert self.turn is not None, "there is one to change"
+        self.turn = self._turns[self.turn.id] = replace(self.turn, **changes)
+
+    def _tell_session(self, kind: str) -> None:
+        self._events.append({"type": f"agent.session.{kind}", "session": session_object(self.session)})
+
+    def _tell_turn(self, kind: str, **more: Any) -> None:
+        assert self.turn is not None, "it is told of"
+        self._events.append(
+            {
+                "type": f"agent.session.turn.{kind}",
+                "session_id": self.session.id,
+                "turn_id": self.turn.id,
+                "turn": turn_object(self.turn),
+                **more,
+            }
+        )
+
+
+def _renderer_of(turn: SessionTurn) -> TurnRenderer:
+    return TurnRenderer(turn.session, turn.id, items=turn.items, outputs=turn.outputs)

@@ -1,0 +1,107 @@
+"""The event streams of a session: what happens from the moment at which a reader begins is sent to it. A reader that
+falls too far behind is told so, and gets nothing more: no turn waits for a reader.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from codex_proxy.core.faults import Failure
+from codex_proxy.core.json_values import encode_json
+from codex_proxy.parts.sessions.render import EventObject
+from codex_proxy.runs.event_log import Push, Wakeup
+
+MAX_BEHIND: Final = 8 << 20
+"""Bytes that a reader may be behind."""
+_AT_REST: Final = ("agent.session.idle", "agent.session.failed")
+CONNECTED: Final = b": connected\n\n"
+"""What begins a stream, so that its client knows at once that it gets every later event."""
+
+
+def encode_event(event: EventObject, event_id: str) -> bytes:
+    """Returns an event as JSON, with its id."""
+    return encode_json({"event_id": event_id, **event})
+
+
+class EventReader:
+    """One client's stream. It ends when the session is removed, the server stops, or the client leaves; with
+    `ends_at_rest` behind the event that says that the session is idle or has failed.
+    """
+
+    refusal: Failure | None = None
+    has_long_answer = False
+
+    def __init__(
+        self, session: str, on_close: Callable[[EventReader], None], *, obfuscated: bool, ends_at_rest: bool
+    ) -> None:
+        self._session = session
+        self._on_close = on_close
+        self._obfuscated = obfuscated
+        self._ends_at_rest = ends_at_rest
+        self._frames: list[bytes] = [CONNECTED]
+        self._size = 0
+        self._ended = False
+        self._wakeup = Wakeup()
+
+    @property
+    def finished(self) -> bool:
+        return self._ended and not self._frames
+
+    async def wait(self, push: Push | None = None) -> None:
+        if not (self._frames or self._ended):
+            await self._wakeup.wait(push)
+
+    def take(self) -> bytes:
+        """Returns the bytes since the last call."""
+        frames, self._frames, self._size = self._frames, [], 0
+        return b"".join(frames)
+
+    def open(self) -> bytes:
+        return self.take()
+
+    def break_off(self, failure: Failure) -> bytes:
+        """Returns the bytes that end the stream after an exception in this server's code."""
+        self._ended = True
+        return _frame(self._error("server_error", failure.message), obfuscated=self._obfuscated)
+
+    def close(self) -> None:
+        """Ends reading; called by the stream itself."""
+        self._ended = True
+        self._on_close(self)
+
+    # --- for the session --------------------------------------------------------------------------
+
+    def add(self, events: Sequence[tuple[str, bytes]]) -> None:
+        """Adds events (`encode_event`), each with its type. They may be long: nobody can read any of them before the
+        others, so that only what was there before says whether the client is behind.
+        """
+        if self._ended:
+            return
+        if self._size > MAX_BEHIND:
+            message = "The client did not read this stream in time. Open it again, and list the items."
+            events, self._ended = [("error", self._error("stream_interrupted", message))], True
+        for kind, event in events:
+            self._frames.append(_frame(event, obfuscated=self._obfuscated))
+            self._size += len(event)
+            if self._ends_at_rest and kind in _AT_REST:
+                self._ended = True
+                break
+        self._wakeup.wake(last=self._ended)
+
+    def end(self) -> None:
+        """Ends the stream behind what was added."""
+        self._ended = True
+        self._wakeup.wake(last=True)
+
+    def _error(self, code: str, message: str) -> bytes:
+        error = {"type": "server_error", "code": code, "message": message, "param": None}
+        event = {"type": "error", "session_id": self._session, "error": error}
+        return encode_event(event, f"event_{secrets.token_hex(16)}")
+
+
+def _frame(event: bytes, *, obfuscated: bool) -> bytes:
+    if obfuscated:
+        event = b'%b,"obfuscation":"%b"}' % (event[:-1], secrets.token_hex(4 + event[-2] % 8).encode())
+    return b"data: %b\n\n" % event

@@ -1,0 +1,62 @@
+"""Sessions of `self_hosted`: a folder of this machine, under the rules of the header X-Codex-Workdir."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.http.serving import fake_proxy
+from tests.parts.sessions.driving import AgentsClient, message
+
+
+def hosted(folder: Path, **more: Any) -> dict[str, Any]:
+    return {
+        "environment": {"type": "self_hosted", "workspace_directory": str(folder), "remote_url": "https://x"},
+        "agent": {"model": "codex-5"},
+        **more,
+    }
+
+
+async def test_a_session_of_a_folder_may_begin_without_input(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path) as proxy:
+        client = AgentsClient(proxy)
+        session = await client.post("/sessions", hosted(tmp_path))
+        assert session["status"] == "idle"
+        assert session["environment"]["workspace_directory"] == str(tmp_path)
+        events = await client.turn(session["id"], message("[[fake:activity]]"))
+        assert events[-2]["type"] == "agent.session.turn.completed"
+
+
+async def test_an_idle_session_is_streamed_as_created_and_idle(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path) as proxy:
+        client = AgentsClient(proxy)
+        answer = await client.ask("POST", "/sessions", hosted(tmp_path, stream=True))
+        assert [event["type"] for event in answer.frames] == ["agent.session.created", "agent.session.idle"]
+
+
+async def test_a_folder_that_may_not_be_used_is_refused_with_its_field(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path) as proxy:
+        client = AgentsClient(proxy)
+        for folder in (Path("/"), tmp_path / "missing", Path("relative")):
+            answer = await client.ask("POST", "/sessions", hosted(folder, input="Hello."))
+            assert 400 <= answer.status < 500, (folder, answer.text)
+            assert answer.error["param"] == "environment.workspace_directory", answer.text
+
+
+async def test_a_folder_that_is_gone_fails_the_next_turn_and_not_the_session(tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    async with fake_proxy(tmp_path) as proxy:
+        client = AgentsClient(proxy)
+        session = await client.post("/sessions", hosted(folder))
+        folder.rmdir()
+        events = await client.turn(session["id"], message("Hello."))
+        assert [event["type"] for event in events][-3:] == [
+            "agent.session.turn.failed",
+            "error",
+            "agent.session.idle",
+        ]
+        assert "workspace_directory" in events[-2]["error"]["message"]
+        folder.mkdir()
+        events = await client.turn(session["id"], message("Hello."))
+        assert events[-2]["type"] == "agent.session.turn.completed"
