@@ -112,7 +112,6 @@ DRIVES_CHILDREN = frozenset(
         "parts.upstream.config",
         "parts.upstream.connections",
         "parts.upstream.exchange",
-        "parts.upstream.passing",
         "parts.upstream.transport",
         "parts.acp.agent",
         "parts.acp.process",

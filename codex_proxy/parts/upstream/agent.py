@@ -32,9 +32,14 @@ from codex_proxy.parts.upstream.attempts import (
     UpstreamTarget,
 )
 from codex_proxy.parts.upstream.config import UpstreamConfig
-from codex_proxy.parts.upstream.passing import UpstreamAnswer
 from codex_proxy.parts.upstream.server import ModelServer
-from codex_proxy.parts.upstream.transport import NotAskedError, OpenAttempt, UpstreamTransport, make_attempt
+from codex_proxy.parts.upstream.transport import (
+    NotAskedError,
+    OpenAttempt,
+    UpstreamAnswer,
+    UpstreamTransport,
+    make_attempt,
+)
 
 log = structlog.get_logger(__name__)
 
