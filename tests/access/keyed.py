@@ -12,6 +12,7 @@ import tomli_w
 
 from codex_proxy.app.server import Server
 from codex_proxy.core.keys import digest_of
+from codex_proxy.http.endpoints import ENDPOINTS
 from tests.http.serving import Answer, Proxy, fake_proxy
 
 
@@ -67,3 +68,18 @@ def look_now(server: Server) -> None:
 def refusal_of(answer: Answer) -> tuple[int, str, str | None]:
     """What is told of a refusal."""
     return answer.status, answer.error["code"], answer.error["param"]
+
+
+async def ids_of_agents(proxy: Proxy, headers: Mapping[str, str] = {}) -> dict[str, str]:
+    """The ids of an agent, of a session and of its turn; empty without the part that has them."""
+    beta = next((each.beta for each in ENDPOINTS if each.beta), "")
+    if not beta:
+        return {"agent": "", "session": "", "turn": ""}
+    given = {**headers, "OpenAI-Beta": beta}
+    agent = (await proxy.send("POST", "/v1/agents", {"model": "codex-5"}, headers=given)).body["id"]
+    body = {"environment": {"type": "none"}, "agent_id": agent, "input": "Hello.", "stream": True}
+    session = (await proxy.send("POST", "/v1/agents/sessions", body, headers=given)).frames[0]["session"][
+        "id"
+    ]
+    [turn] = (await proxy.send("GET", f"/v1/agents/sessions/{session}/turns", headers=given)).body["data"]
+    return {"agent": agent, "session": session, "turn": turn["id"]}

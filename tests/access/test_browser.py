@@ -20,6 +20,7 @@ from aiohttp import web
 from codex_proxy.http.endpoint import add_endpoints
 from codex_proxy.http.endpoints import ENDPOINTS
 from tests.access.browser import Page, Pages, browser, rebound, required_browser
+from tests.access.keyed import ids_of_agents
 from tests.http.serving import Proxy, fake_proxy, user
 from tests.waiting import PATIENCE
 from tests.web_application import serve_application
@@ -94,7 +95,8 @@ async def _bait(proxy: Proxy) -> dict[str, str]:
     conversation = (await proxy.send("POST", "/v1/conversations", {"metadata": {"topic": "mine"}})).body
     item = {"items": [{"type": "message", "role": "user", "content": "Mine."}]}
     items = (await proxy.send("POST", f"/v1/conversations/{conversation['id']}/items", item)).body
-    return {"response": response["id"], "conversation": conversation["id"], "item": items["data"][0]["id"]}
+    found = {"response": response["id"], "conversation": conversation["id"], "item": items["data"][0]["id"]}
+    return found | await ids_of_agents(proxy)
 
 
 def _lay_out(pages: Pages, proxy: Proxy, port: int, bait: dict[str, str]) -> None:
@@ -130,9 +132,12 @@ def _routes(proxy: Proxy, bait: dict[str, str]) -> list[dict[str, str]]:
     paths = {(route.method, route.resource.canonical) for route in app.router.routes() if route.resource}
     filled = []
     for method, path in sorted({*paths, ("GET", "/metrics")}):
-        kind = "conversation" if "/conversations/" in path else "response"
+        kinds = {"/conversations/": "conversation", "/agents/sessions/": "session", "/agents/": "agent"}
+        kind = next((kind for part, kind in kinds.items() if part in path), "response")
         id = "codex-5" if "/models/" in path else bait[kind]
-        filled.append({"method": method, "path": path.format(id=id, item_id=bait["item"])})
+        filled.append(
+            {"method": method, "path": path.format(id=id, item_id=bait["item"], turn_id=bait["turn"])}
+        )
     return filled
 
 

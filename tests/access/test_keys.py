@@ -15,7 +15,15 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.keys import digest_of
 from codex_proxy.http.endpoints import ENDPOINTS
 from codex_proxy.http.middleware.rate_limit import MAX_WAITING, WRONG_KEYS, WrongKeys
-from tests.access.keyed import key_header, keyed_proxy, look_now, refusal_of, write_keys, write_text
+from tests.access.keyed import (
+    ids_of_agents,
+    key_header,
+    keyed_proxy,
+    look_now,
+    refusal_of,
+    write_keys,
+    write_text,
+)
 from tests.http.serving import Hands, Proxy, fake_proxy, until, user
 from tests.waiting import poll
 from tests.weather_tool import CHAT_WEATHER
@@ -344,18 +352,23 @@ async def test_what_one_key_has_stored_no_other_finds(tmp_path: Path) -> None:
         items = (await proxy.send("GET", f"/v1/conversations/{conversation}/items", headers=one)).body["data"]
         response = (await ask_response(proxy, "one")).body["id"]
         [turn] = (await proxy.send("GET", "/ui/api/turns", headers=one)).body["data"]
+        of_agents = await ids_of_agents(proxy, one)
         ids = {"responses": response, "conversations": conversation, "turns": turn["id"], "stored": response}
+        ids |= {"agents": of_agents["agent"], "sessions": of_agents["session"]}
         for endpoint in ENDPOINTS:
             collection = endpoint.path.partition("/{")[0].rpartition("/")[2]
             if "{" not in endpoint.path or collection == "models":
                 continue
-            path = endpoint.path.format(id=ids[collection], item_id=items[0]["id"])
+            path = endpoint.path.format(id=ids[collection], item_id=items[0]["id"], turn_id=of_agents["turn"])
             body = {"metadata": {}, "items": [ITEM]} if endpoint.method == "POST" else None
+            beta = {"OpenAI-Beta": endpoint.beta} if endpoint.beta else {}
             for query in ("", "?stream=true"):
-                answer = await proxy.send(endpoint.method, path + query, body, headers=other)
+                answer = await proxy.send(endpoint.method, path + query, body, headers=other | beta)
                 assert answer.status == 404, (endpoint.route, answer.text)
-            if endpoint.method == "GET" and not path.endswith("/cassette"):  # nothing is recorded
-                assert (await proxy.send("GET", path, headers=one)).status == 200
+            if endpoint.method == "GET" and not path.endswith(
+                ("/cassette", "/events")
+            ):  # nothing is recorded; no end
+                assert (await proxy.send("GET", path, headers=one | beta)).status == 200
         for field in (
             {"previous_response_id": response},
             {"conversation": conversation},
