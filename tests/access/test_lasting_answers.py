@@ -43,6 +43,26 @@ CHAT: Final = user(HELD)
 MESSAGES: Final = {**CHAT, "max_tokens": 100}
 RESPONSE: Final = {"model": "codex-5", "input": HELD}
 
+SESSION: Final = {"environment": {"type": "none"}, "agent": {"model": "codex-5"}, "input": HELD}
+BETA: Final = {"OpenAI-Beta": "agents=v1"}
+
+OF_SESSIONS: Final = {
+    "POST /agents/sessions": [Ask({**SESSION, "stream": True})],
+    "GET /agents/sessions/{id}/events": [Ask({}, runs=0)],
+}
+SHORT_OF_SESSIONS: Final = (
+    *("POST /agents", "GET /agents", "GET /agents/{id}", "POST /agents/{id}", "DELETE /agents/{id}"),
+    *("GET /agents/sessions", "GET /agents/sessions/{id}", "POST /agents/sessions/{id}"),
+    *("DELETE /agents/sessions/{id}", "POST /agents/sessions/{id}/events", "GET /agents/sessions/{id}/items"),
+    *("GET /agents/sessions/{id}/turns", "GET /agents/sessions/{id}/turns/{turn_id}"),
+    *("GET /agents/sessions/{id}/turns/{turn_id}/items", "GET /agents/sessions/{id}/subagents"),
+    *("GET /agents/sessions/{id}/artifacts", "GET /agents/sessions/{id}/traces"),
+    *("GET /agents/environments", "POST /agents/environments"),
+    *("GET /agents/environments/templates", "POST /agents/environments/templates"),
+    *("GET /agents/automations", "POST /agents/automations", "GET /vaults", "POST /vaults"),
+)
+HAS_SESSIONS: Final = not absent_part("paths", "/agents")
+
 HAS_UPSTREAMS: Final = not absent_part("settings", "upstreams")
 OF_UPSTREAMS: Final = {
     "POST /api/embed": [Ask({"model": "local/m", "input": "x"}, runs=0)],
@@ -65,6 +85,7 @@ LASTING: Final[Mapping[str, list[Ask]]] = {
     "POST /api/generate": [Ask({"model": "codex-5", "prompt": HELD})],
     "GET /ui/api/live": [Ask({}, runs=0)],
     **(OF_UPSTREAMS if HAS_UPSTREAMS else {}),
+    **(OF_SESSIONS if HAS_SESSIONS else {}),
 }
 """The routes whose answers last as long as a turn, an upstream or the client."""
 
@@ -96,6 +117,7 @@ SHORT: Final = frozenset(
         ),
         *("GET /ui/api/turns/{id}/cassette", "POST /ui/api/turns/{id}/cancel"),
         *(() if HAS_UPSTREAMS else OF_UPSTREAMS),
+        *(SHORT_OF_SESSIONS if HAS_SESSIONS else ()),
         *("GET /ui/api/stored", "GET /ui/api/stored/{id}/tree", "GET /ui/api/conversations"),
     }
 )
@@ -202,7 +224,10 @@ async def send(
         return await talk(proxy, ask, key, begun)
     try:
         async with proxy.session.request(
-            method, proxy.url + prefix + path, json=ask.body if ask.body else None, headers=key_header(key)
+            method,
+            proxy.url + prefix + path,
+            json=ask.body if ask.body else None,
+            headers=key_header(key) | BETA,
         ) as reply:
             return await read(reply, begun)
     except aiohttp.ClientError:
@@ -252,20 +277,32 @@ async def test_a_new_route_is_found() -> None:
     assert unlisted(app) == {"GET /planted"}
 
 
+async def session_at_work(proxy: Proxy, key: str) -> str:
+    """Creates a session, and returns its id while its turn runs."""
+    answer = await proxy.send("POST", "/v1/agents/sessions", SESSION, headers=key_header(key) | BETA)
+    id: str = answer.body["id"]
+    return id
+
+
+async def id_for(proxy: Proxy, route: str, key: str) -> str:
+    """The id of a new object for a route; empty for one without an id."""
+    if "{id}" not in route:
+        return ""
+    return await (session_at_work if "/agents/" in route else response_in_background)(proxy, key)
+
+
 @pytest.mark.parametrize("how", GONE)
 async def test_a_key_that_is_gone_ends_all_its_answers_and_no_other_ones(
     proxy: Proxy, tmp_path: Path, how: str
 ) -> None:
     cases = [(route, ask) for route, asks in LASTING.items() for ask in asks]
-    ids = {key: await response_in_background(proxy, key) for key in KEYS}
+    ids = {(key, route): await id_for(proxy, route, key) for key in KEYS for route in LASTING}
     begun = {
-        (key, f"{route} {dict(ask.body)}"): asyncio.create_task(
-            send(proxy, route, ask, key, ids[key] if "{id}" in route else "")
-        )
+        (key, f"{route} {dict(ask.body)}"): asyncio.create_task(send(proxy, route, ask, key, ids[key, route]))
         for key in KEYS
         for route, ask in cases
     }
-    turns = 2 * sum(ask.runs for _, ask in cases) + len(ids)
+    turns = 2 * sum(ask.runs for _, ask in cases) + len([*filter(None, ids.values())])
     await until(lambda: proxy.server.runs.running >= turns and len(proxy.app[RIGHTS]._held) >= len(begun))
     take_away(proxy, tmp_path, how)
     try:
@@ -284,7 +321,7 @@ async def test_a_key_that_is_gone_ends_all_its_answers_and_no_other_ones(
 async def end_of(proxy: Proxy, folder: Path, route: str, ask: Ask) -> Cut:
     """How an answer ends whose key is taken away after its first bytes, or if it is not streamed, in its turn."""
     begun = asyncio.Event()
-    id = await response_in_background(proxy, "one") if "{id}" in route else ""
+    id = await id_for(proxy, route, "one")
     asked = asyncio.create_task(send(proxy, route, ask, "one", id, begun.set))
     if ask.body.get("stream", True):
         await asyncio.wait_for(begun.wait(), PATIENCE)
@@ -314,6 +351,7 @@ def told_in(data: bytes) -> list[Any]:
         ("GET /responses", {"type": "response.create", **RESPONSE}, ["error"]),
         ("POST /api/chat", CHAT, ["no longer valid"]),
         ("POST /api/generate", {"model": "codex-5", "prompt": HELD}, ["no longer valid"]),
+        pytest.param("GET /agents/sessions/{id}/events", {}, ["error"], marks=pytest.mark.part("sessions")),
     ],
 )
 async def test_a_stream_says_in_its_own_form_that_its_key_is_gone(
@@ -367,6 +405,7 @@ async def test_a_body_that_is_still_sent_is_read_no_further(proxy: Proxy, tmp_pa
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.server.port)
         authorization = key_header("one")["Authorization"]
         head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: {authorization}\r\n"
+        head += "".join(f"{name}: {value}\r\n" for name, value in BETA.items())
         writer.write(f"{head}Content-Type: application/json\r\nContent-Length: 9\r\n\r\n{{".encode())
         writers.append(writer)
         replies.append(asyncio.create_task(reader.readline()))

@@ -117,8 +117,8 @@ async def update_agent(request: web.Request) -> web.Response:
     An object replaces a whole one; null clears a field.
     """
     sessions, owner = _at(request)
-    found = await sessions.store.get(owner, AGENT, _id(request))
     given, _ = await _parse(request, wire.AgentBody)
+    found = await sessions.store.get(owner, AGENT, _id(request))
     name_ignored(request, [*ignored_in(given)])
     metadata = (given.metadata or {}) if "metadata" in given.model_fields_set else found.metadata
     settings = settings_of(given, found.settings)
@@ -263,8 +263,8 @@ async def update_session(request: web.Request) -> web.Response:
     """Changes a session's metadata, or the settings of its agent from the next turn on."""
     sessions, owner = _at(request)
     id = _id(request)
-    await sessions.session(owner, id)
     given, _ = await _parse(request, wire.SessionUpdateBody)
+    await sessions.session(owner, id)
     if not given.model_fields_set:
         raise bad_request("Give at least one of 'metadata', 'agent' and 'review'.")
     live = await sessions.live(owner, id)
@@ -301,9 +301,9 @@ async def create_session_events(request: web.Request) -> web.Response:
     The answer is empty: what becomes of them is in the session's events.
     """
     sessions, owner = _at(request)
+    given, body = await _parse(request, wire.EventsBody)
     session = await sessions.session(owner, _id(request))
     request[NOTES] |= {"session": session.id}
-    given, body = await _parse(request, wire.EventsBody)
     key = request.headers.get("Idempotency-Key")
     if key is not None and not 1 <= len(key) <= MAX_KEY:
         raise bad_request(
