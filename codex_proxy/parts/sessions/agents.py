@@ -218,8 +218,6 @@ def _tool_object(tool: Mapping[str, Any], *, saved: bool) -> dict[str, Any]:
     kind = tool["type"]
     if kind == "function":
         return {"defer_loading": False, **tool}
-    if kind == "programmatic_tool_calling":
-        return {"enabled": True, **tool}
     if kind == "web_search":
         location = tool.get("location")
         whole = location and {name: location.get(name) for name in wire.SearchLocation.model_fields}

@@ -72,6 +72,7 @@ class ProgrammaticToolCalling(Exact):
             "no program calls tools here: leave the tool out, or set 'enabled' to false",
             "unsupported_by_server",
         ),
+        Field(validate_default=True),
     ] = True
 
 

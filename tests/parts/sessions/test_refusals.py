@@ -192,6 +192,7 @@ AGENT_REFUSALS: tuple[tuple[dict[str, Any], str, str | None], ...] = (
     (tool(type="computer_use"), "tools[0].type", "unsupported_by_server"),
     (tool(type="automations"), "tools[0].type", "unsupported_by_server"),
     (tool(type="programmatic_tool_calling", enabled=True), "tools[0].enabled", "unsupported_by_server"),
+    (tool(type="programmatic_tool_calling"), "tools[0].enabled", "unsupported_by_server"),
     (tool(**{**MCP, "credential_id": "cred_1"}), "tools[0].credential_id", "unsupported_by_server"),
     (
         tool(**{**MCP, "transport": {"type": "stdio", "command": "x", "cwd": "/"}}),
