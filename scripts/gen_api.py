@@ -43,6 +43,7 @@ Each API's own page: [Chat Completions](chat-completions.md), [Responses](respon
 
 SENT = (
     ("`Authorization`", "`Bearer KEY`"),
+    ("`OpenAI-Beta`", "`agents=v1`, with every request of the [Agents API](#agents)."),
     (
         "`x-request-id`",
         "The client's id of the request, for answer and log: up to 128 visible ASCII characters.",

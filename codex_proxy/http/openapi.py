@@ -158,8 +158,11 @@ def _operation(endpoint: Endpoint, schemas: dict[AnswerType, Schema]) -> Schema:
         found["description"] = endpoint.description
     if endpoint.kind == "open":
         found["security"] = []
-    if endpoint.all_parameters:
-        found["parameters"] = [_parameter(each) for each in endpoint.all_parameters]
+    parameters = [_parameter(each) for each in endpoint.all_parameters]
+    if endpoint.beta:
+        parameters.append(_beta(endpoint.beta))
+    if parameters:
+        found["parameters"] = parameters
     if endpoint.body is not None:
         found["requestBody"] = {
             "required": endpoint.body_required,
@@ -176,7 +179,19 @@ def _parameter(parameter: Parameter) -> Schema:
         "in": parameter.place,
         "required": parameter.place == "path",
         "description": parameter.description,
+        # An object in the query is one parameter for each of its keys: `name[key]=value`.
+        **({"style": "deepObject"} if parameter.schema.get("type") == "object" else {}),
         "schema": parameter.schema,
+    }
+
+
+def _beta(value: str) -> Schema:
+    return {
+        "name": "OpenAI-Beta",
+        "in": "header",
+        "required": True,
+        "description": "The API is in beta. The official SDKs send the header.",
+        "schema": {"const": value},
     }
 
 
@@ -186,9 +201,20 @@ def _answers(endpoint: Endpoint, schemas: dict[AnswerType, Schema]) -> dict[str,
     body = schemas[_ERRORS.get(endpoint.errors, Error)]
     if endpoint.also_anthropic:
         body = {"anyOf": [body, schemas[AnthropicError]]}
-    for status in statuses("messages") if anthropic else STATUSES[endpoint.kind]:
+    for status in statuses("messages") if anthropic else _statuses(endpoint):
         found.setdefault(str(status), _refusal(status, body))
     return found
+
+
+def _statuses(endpoint: Endpoint) -> tuple[int, ...]:
+    """Returns the error statuses of an endpoint in OpenAI's format. In the Agents API a body that cannot be read is a
+    400, and what is at work cannot be deleted.
+    """
+    found = STATUSES[endpoint.kind]
+    if endpoint.errors != "agents":
+        return found
+    conflict = (409,) if endpoint.method == "DELETE" else ()
+    return tuple(sorted({*found, *conflict} - {413, 415}))
 
 
 def _answer(endpoint: Endpoint, answer: AnswerType, schemas: dict[AnswerType, Schema]) -> Schema:

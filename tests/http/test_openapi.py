@@ -341,3 +341,25 @@ async def test_events_of_responses_are_as_described(full_proxy: Proxy, scenario:
         assert complaints(says("ResponseEvent"), event) == []
         if "response" in event:
             assert complaints(says("Response"), event["response"]) == []
+
+
+def test_every_operation_has_an_answer_without_error_unless_it_only_refuses() -> None:
+    without = [
+        operation["operationId"]
+        for item in whole_document()["paths"].values()
+        for operation in item.values()
+        if isinstance(operation, dict) and not any(status < "400" for status in operation["responses"])
+    ]
+    assert without == ["create_environments", "create_templates", "create_automations", "create_vaults"]
+
+
+def test_the_agents_api_is_described_with_its_header_its_filters_and_its_conflicts() -> None:
+    paths = whole_document()["paths"]
+    sessions = {each["name"]: each for each in paths["/agents/sessions"]["get"]["parameters"]}
+    assert sessions["OpenAI-Beta"]["required"]
+    assert sessions["OpenAI-Beta"]["schema"] == {"const": "agents=v1"}
+    assert sessions["metadata"]["style"] == "deepObject"
+    assert "agent_id" in sessions
+    session = paths["/agents/sessions/{id}"]
+    assert ("409" in session["delete"]["responses"], "409" in session["get"]["responses"]) == (True, False)
+    assert {"413", "415"}.isdisjoint(session["post"]["responses"])

@@ -38,6 +38,21 @@ _PAGE: Final = (
 _OBFUSCATION: Final = Parameter(
     "include_obfuscation", "query", one_of("true", "false"), "Whether events are padded; `true` without it."
 )
+_CHOICE: Final = (
+    Parameter("agent_id", "query", _TEXT, "Only sessions of this agent."),
+    Parameter(
+        "metadata",
+        "query",
+        {"type": "object", "additionalProperties": _TEXT},
+        "Only sessions with this metadata: `metadata[KEY]=VALUE`, up to 16 of them.",
+    ),
+)
+_IDEMPOTENCY: Final = Parameter(
+    "Idempotency-Key",
+    "header",
+    {"type": "string", "minLength": 1, "maxLength": handlers.MAX_KEY},
+    "The same events with the same key are accepted once.",
+)
 _IDS: Final = {
     "id": "The id of the agent or session.",
     "turn_id": "The id of a turn.",
@@ -101,6 +116,7 @@ ENDPOINTS: Final = (
         "GET /agents/sessions",
         handlers.list_sessions,
         ItemList[AgentSession],
+        parameters=(*_PAGE, *_CHOICE),
     ),
     *(
         each
@@ -120,11 +136,12 @@ ENDPOINTS: Final = (
         kind="turn",
         status="202",
         body=wire.EventsBody,
+        parameters=(_IDEMPOTENCY,),
     ),
     _endpoint(
         f"GET {_SESSION}/events",
         handlers.stream_session_events,
-        None,
+        "text/event-stream",
         head=False,
         streams=_Event,
         parameters=(_OBFUSCATION,),
