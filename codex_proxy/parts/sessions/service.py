@@ -4,6 +4,7 @@ NOT_FOUND for what does not exist or is another key's, CONFLICT for a session at
 
 from __future__ import annotations
 
+import re
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Final
 
@@ -211,6 +212,8 @@ def _parse_context(client: Client, environment: Mapping[str, Any]) -> ParseConte
 
 _FIELDS: Final = {"X-Codex-Mode": "environment.type", "X-Codex-Workdir": "environment.workspace_directory"}
 """The fields of a session that become headers of a turn's request."""
+_SERVER_URL: Final = re.compile(r"(tools\[\d+\])\.server_url")
+"""Matches the address of an MCP server in a turn's request; in a session it is in `transport`."""
 
 
 def _in_session(failure: Failure) -> Failure:
@@ -219,7 +222,7 @@ def _in_session(failure: Failure) -> Failure:
     for header, field in _FIELDS.items():
         message = message.replace(header, field)
     if param is not None and not param.startswith("input"):
-        param = _FIELDS.get(param, f"agent.{param}")
+        param = _FIELDS.get(param, "agent." + _SERVER_URL.sub(r"\1.transport.server_url", param))
     return replace(failure, param=param, message=message)
 
 

@@ -275,6 +275,7 @@ SESSION_REFUSALS: tuple[tuple[Mapping[str, Any], str | None, str, str], ...] = (
     ),
     ({"agent": None}, "agent.model", "", "agent.model is required when agent_id is omitted"),
     ({"agent": {}}, "agent.model", "", "agent.model is required when agent_id is omitted"),
+    ({"agent": agent(tools=[MCP])}, "agent.tools[0].transport.server_url", "", "PROXY_MCP_ALLOWED_URLS"),
     ({"agent": agent(name="n")}, "agent.name", "", ""),
     ({"agent": agent(metadata={})}, "agent.metadata", "", ""),
     ({"input": None}, "input", "", "conversation-only sessions currently require initial input"),
