@@ -43,8 +43,8 @@ def commands(say: Callable[..., None], _settings_option: object) -> list[click.C
         """Render every answer in FOLDER anew, and show what differs. The exit status is 1 if one does."""
         from codex_proxy.parts.cassettes.check import check_folder, report, run
 
-        results = run(check_folder(_folder(folder)))
-        say(report(results))
+        results = run(check_folder(found := _folder(folder)))
+        say(report(results, left_out=len(found.cassettes) - len(results)))
         sys.exit(0 if all(each.same for each in results) else 1)
 
     @cassettes.command()

@@ -18,6 +18,7 @@ from codex_proxy.parts.acp import process
 from codex_proxy.parts.cassettes import check
 from codex_proxy.surfaces.chat import render
 from tests.parts.cassettes.talking import (
+    WEATHER,
     chat_loop,
     messages_loop,
     openai_client,
@@ -56,6 +57,37 @@ def test_a_new_recording_is_rendered_as_recorded(
     folder = _run(record_turns(tmp_path, fake_dialect=dialect))
     result = command("check", folder)
     assert result.output == "7 cassettes: as recorded.\n"
+    assert result.exit_code == 0
+
+
+async def _record_session(folder: Path) -> Path:
+    cassettes = folder / "cassettes"
+    agent: Any = {
+        "model": "codex-5",
+        "tools": [{"type": "function", "name": "get_weather", "description": "d", "parameters": WEATHER}],
+    }
+    async with (
+        running_server(folder, cassettes={"record": cassettes}) as server,
+        openai_client(server) as client,
+    ):
+        stream = await client.beta.agents.sessions.create(
+            agent=agent,
+            environment={"type": "none"},
+            input="What is the weather?",
+            stream=True,
+            tool_handlers={"get_weather": lambda _: "sunny"},
+        )
+        assert (await stream.get_final_result()).output_text == "The tool said: sunny"
+        await client.chat.completions.create(model="codex-5", messages=[{"role": "user", "content": "Hi"}])
+    return cassettes
+
+
+def test_sessions_of_the_agents_api_are_left_out_and_counted(tmp_path: Path) -> None:
+    folder = _run(_record_session(tmp_path))
+    result = command("check", folder)
+    assert result.output == (
+        "1 cassettes: as recorded.\n2 of the Agents API: they are replayed, but not checked.\n"
+    )
     assert result.exit_code == 0
 
 
