@@ -80,7 +80,7 @@ def _stored(given: Any, name: str, place: str) -> Mapping[str, Any]:
         }
     if name == "multi_agent":
         if value is not None and value.enabled:
-            message = "subagents are not served here: leave 'multi_agent' out, or set 'enabled' to false."
+            message = "Subagents are not served here: leave 'multi_agent' out, or set 'enabled' to false."
             raise bad_request(message, f"{place}multi_agent.enabled", "unsupported_by_agent")
         return {}
     return {name: value} if name in AgentSettings.__struct_fields__ else {}
