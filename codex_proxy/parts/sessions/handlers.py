@@ -267,17 +267,19 @@ async def update_session(request: web.Request) -> web.Response:
     await sessions.session(owner, id)
     if not given.model_fields_set:
         raise bad_request("Give at least one of 'metadata', 'agent' and 'review'.")
-    live = await sessions.live(owner, id)
-    session = live.session
-    if "metadata" in given.model_fields_set:
-        session = replace(session, metadata=given.metadata or {})
-    if given.agent is not None:
-        settings = settings_of(given.agent, session.agent, "agent.")
-        session = replace(session, agent=settings)
-        _note_agent(request, await sessions.check_settings(owner, session))
-    await sessions.run(live.change(session))
-    sessions.let_go(live)
-    return json_response(session_object(live.session))
+
+    def changed(session: Session) -> Session:
+        if "metadata" in given.model_fields_set:
+            session = replace(session, metadata=given.metadata or {})
+        if given.agent is not None:
+            session = replace(session, agent=settings_of(given.agent, session.agent, "agent."))
+        return session
+
+    async with sessions.live(owner, id) as live:
+        if given.agent is not None:
+            _note_agent(request, await sessions.check_settings(owner, changed(live.session)))
+        await sessions.run(live.change(changed))  # what others have changed meanwhile stays
+        return json_response(session_object(live.session))
 
 
 async def delete_session(request: web.Request) -> web.Response:
@@ -312,11 +314,8 @@ async def create_session_events(request: web.Request) -> web.Response:
     changes = [_change(event, f"events[{index}]") for index, event in enumerate(given.events)]
     if not changes:
         return web.Response(status=202)
-    live = await sessions.live(owner, session.id)
-    if not live.session.turn and any(isinstance(change, list) for change in changes):
-        sessions.check_room(owner)
     known = None if key is None else (key, hashlib.sha256(body).hexdigest())
-    await sessions.run(live.submit(changes, known))
+    await sessions.run(sessions.submit(owner, session.id, changes, known))
     return web.Response(status=202)
 
 
@@ -342,8 +341,9 @@ async def stream_session_events(request: web.Request) -> web.StreamResponse:
     given = _query(request).get("include_obfuscation", "true")
     if given not in ("true", "false"):
         raise unsupported_value("include_obfuscation", given, "'true', 'false'")
-    live = await sessions.live(owner, session.id)
-    return await _send_events(request, live.reader(obfuscated=given == "true"))
+    async with sessions.live(owner, session.id) as live:
+        reader = live.reader(obfuscated=given == "true")
+    return await _send_events(request, reader)
 
 
 async def _send_events(request: web.Request, reader: EventReader, status: int = 200) -> web.StreamResponse:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
@@ -119,6 +119,8 @@ class LiveSession:
         """Whether the session was deleted, so that nothing of it may be stored again."""
         self._service = service
         self._readers: set[EventReader] = set()
+        self._holders = 0
+        """How many use this object now, or are about to."""
         self._task: asyncio.Task[None] | None = None
         """The task of a turn that the agent works on."""
         self._starting: asyncio.Task[Run] | None = None
@@ -137,11 +139,29 @@ class LiveSession:
     @property
     def is_idle(self) -> bool:
         """Whether nobody needs this object: the store has all of the session."""
-        return self._task is None and not (self._readers or self.lock.locked() or self.state.turn)
+        return self._task is None and not (self._readers or self._holders or self.state.turn)
 
     @property
     def at_work(self) -> bool:
         return self._task is not None
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[LiveSession]:
+        """Keeps this object the one that the server knows for the session: another one beside it, made from the store,
+        would not know of a turn that begins here.
+        """
+        self._holders += 1
+        try:
+            yield self
+        finally:
+            self._holders -= 1
+            self._service.let_go(self)
+
+    @contextlib.asynccontextmanager
+    async def _changing(self) -> AsyncIterator[None]:
+        with self.held():
+            async with self.lock:
+                yield
 
     # --- readers ----------------------------------------------------------------------------------
 
@@ -167,7 +187,7 @@ class LiveSession:
 
     async def create(self, messages: Sequence[Content], prepared: PreparedResponse) -> None:
         """Stores a new session, and begins its first turn (`prepared`) if it has messages. Raises `Fault`."""
-        async with self.lock:
+        async with self._changing():
             self._prepared = prepared if messages else None
             self.state.create(messages, self._service.new_id("turn_"), self._service.now())
             await self._commit(new=True)
@@ -179,7 +199,7 @@ class LiveSession:
         """
         if self._trouble is not None:
             raise Fault(self._trouble)
-        async with self.lock:
+        async with self._changing():
             self._require_stored()
             if key is not None and await self._is_known(*key):
                 return
@@ -196,13 +216,13 @@ class LiveSession:
                 self._interrupt()
             self._go_on()
 
-    async def change(self, session: Session) -> None:
-        """Replaces the session's settings. Raises `Fault`."""
-        async with self.lock:
+    async def change(self, changed: Callable[[Session], Session]) -> None:
+        """Changes the session's settings and metadata to those of `changed(session)`. Raises `Fault`."""
+        async with self._changing():
             self._require_stored()
             undo = self.state.undo()
             try:
-                self.state.change(session, self._service.now())
+                self.state.change(changed(self.session), self._service.now())
                 await self._commit()
             except BaseException:
                 undo()
@@ -210,7 +230,7 @@ class LiveSession:
 
     async def delete(self) -> None:
         """Removes the session, and ends its streams. Raises `Fault` CONFLICT while a turn goes on."""
-        async with self.lock:
+        async with self._changing():
             self._require_stored()
             if self.state.turn is not None:
                 raise conflict("The session is at work. Cancel its turn, and delete it when it is idle.")
@@ -289,7 +309,7 @@ class LiveSession:
         """Goes on where a server has ended, or where a turn has waited too long: a turn ends with the `error`, and the
         messages that wait begin the next one.
         """
-        async with self.lock:
+        async with self._changing():
             if self._task is None:
                 if error is not None and self.state.turn is not None:
                     self.state.fail(error, self._service.now())

@@ -4,9 +4,12 @@ NOT_FOUND for what does not exist or is another key's, CONFLICT for a session at
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import re
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import structlog
 from aiohttp import web
@@ -17,8 +20,8 @@ from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind, bad_req
 from codex_proxy.core.json_values import encode_json
 from codex_proxy.core.own_errors import trace_of
 from codex_proxy.parts.sessions.agents import turn_request
-from codex_proxy.parts.sessions.records import SESSION, TURN, SessionStore, not_found
-from codex_proxy.parts.sessions.running import RESTARTED, LiveSession
+from codex_proxy.parts.sessions.records import SESSION, TURN, SessionStore
+from codex_proxy.parts.sessions.running import RESTARTED, LiveSession, Submitted
 from codex_proxy.parts.sessions.sessions import Content, Session
 from codex_proxy.parts.sessions.state import SessionState
 from codex_proxy.responses.context import read_context
@@ -44,6 +47,8 @@ class Sessions:
     def __init__(self, responses: ResponsesService) -> None:
         self.responses = responses
         self._live: dict[tuple[str, str], LiveSession] = {}
+        self._loads: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        """Held while a session is read to become live."""
         self._streams: dict[str, int] = {}
         """Open streams by owner."""
 
@@ -74,19 +79,33 @@ class Sessions:
         live = self._live.get((owner, id))
         return await self.store.get(owner, SESSION, id) if live is None else live.session
 
-    async def live(self, owner: str, id: str) -> LiveSession:
-        """Returns a session to read or act on, which `let_go` releases when nobody needs it any more."""
-        found = self._live.get((owner, id))
-        if found is not None:
-            return found
+    @contextlib.asynccontextmanager
+    async def live(self, owner: str, id: str) -> AsyncIterator[LiveSession]:
+        """Yields a session to read or act on."""
+        load = self._loads.setdefault((owner, id), asyncio.Lock())
+        async with contextlib.AsyncExitStack() as loading:
+            await loading.enter_async_context(
+                load
+            )  # what two have read at once may be older than the session is
+            found = self._live.get((owner, id)) or await self._load(owner, id)
+            with found.held() as live:
+                await loading.aclose()
+                yield live
+
+    async def _load(self, owner: str, id: str) -> LiveSession:
         session = await self.store.get(owner, SESSION, id)
         turn = None
         if session.turn:
             turn = await self.store.find(owner, TURN, session.turn)
         last = await self.store.last_entry(owner, id)
-        live = self._live.setdefault((owner, id), LiveSession(self, owner, SessionState(session, turn, last)))
+        live = self._live[owner, id] = LiveSession(self, owner, SessionState(session, turn, last))
         if turn is not None or session.queued:  # no process of this server works on it
-            await live.resume(None if session.status == "requires_action" else RESTARTED)
+            resuming = live.resume(None if session.status == "requires_action" else RESTARTED)
+            try:
+                await self.responses.background.tasks.run(resuming)
+            except Exception:
+                self.forget(live)
+                raise
         return live
 
     def let_go(self, live: LiveSession) -> None:
@@ -117,10 +136,21 @@ class Sessions:
 
     async def delete(self, owner: str, id: str) -> None:
         """Removes a session. To delete it again does nothing. Raises `Fault` CONFLICT while a turn goes on."""
-        if await self.store.find(owner, SESSION, id) is not None:
-            await (await self.live(owner, id)).delete()
-        elif not await self.store.is_gone(owner, id):
-            raise not_found(SESSION, id)
+        try:
+            async with self.live(owner, id) as live:
+                await live.delete()
+        except Fault as fault:
+            if fault.failure.kind is not FaultKind.NOT_FOUND or not await self.store.is_gone(owner, id):
+                raise
+
+    async def submit(
+        self, owner: str, id: str, changes: Sequence[Submitted], key: tuple[str, str] | None
+    ) -> None:
+        """Applies a client's events to a session (`LiveSession.submit`). Raises `Fault`."""
+        async with self.live(owner, id) as live:
+            if not live.session.turn and any(isinstance(change, list) for change in changes):
+                self.check_room(owner)
+            await live.submit(changes, key)
 
     async def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs a change of a session to its end, also if its client leaves meanwhile. Raises its `Fault`, or STOPPING
@@ -175,7 +205,8 @@ class Sessions:
             return
         for owner, session in await self.store.busy():
             try:
-                await self.live(owner, session.id)
+                async with self.live(owner, session.id):
+                    pass
             except Exception as error:  # noqa: BLE001 - the other sessions, and the server, are not to suffer from it
                 log.error("session_not_resumed", session=session.id, **trace_of(error))
 

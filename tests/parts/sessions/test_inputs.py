@@ -414,7 +414,7 @@ async def test_sessions_at_work_have_the_limit_of_their_key(tmp_path: Path) -> N
 async def test_what_could_not_be_stored_has_not_happened(
     client: AgentsClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fail(*_: Any) -> None:
+    async def fail(*_: Any, **__: Any) -> None:
         raise Fault.of(FaultKind.UNAVAILABLE, "The store cannot be written.")
 
     async with client.creation("[[fake:tool_calls]]") as reader:
@@ -440,12 +440,12 @@ async def test_a_turn_waits_for_the_store_and_then_goes_on(
 ) -> None:
     write, failed = SessionStore.write, 0
 
-    async def fail(*given: Any) -> None:
+    async def fail(*given: Any, **more: Any) -> None:
         nonlocal failed
         failed += 1
         if failed <= 5:
             raise Fault.of(FaultKind.UNAVAILABLE, "The store cannot be written.")
-        await write(*given)
+        await write(*given, **more)
 
     monkeypatch.setattr(running, "RETRY_SECONDS", 0.0)
     async with client.creation("[[fake:text hold=1]]") as reader:
