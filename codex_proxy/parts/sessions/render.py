@@ -173,10 +173,7 @@ class TurnRenderer:
         if opened is None:
             return
         opened.whole.add(event)
-        if (
-            isinstance(opened.whole.item, Activity)
-            and opened.whole.object("", "")["type"] == "command_execution"
-        ):
+        if opened.whole.is_command:  # its object is not made for that: it would join the output so far
             self.events.append(
                 {
                     "type": "agent.output.command_execution_output.delta",

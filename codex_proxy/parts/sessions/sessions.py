@@ -219,6 +219,11 @@ class WholeItem:
             self.status = event.status
             self.details = event.details or self.details
 
+    @property
+    def is_command(self) -> bool:
+        """Whether the item is shown as a command."""
+        return isinstance(self.item, Activity) and self.item.kind in ("command", "file_change")
+
     def events(self) -> list[Event]:
         """Returns the whole item as few events."""
         id = self.item.id
@@ -318,10 +323,10 @@ def _diff_of(changes: Iterable[FileDiff]) -> str:
 
 
 def json_value(text: str) -> object:
-    """Returns the value of the JSON text of a call's arguments, or the text itself if it is none."""
+    """Returns the value of the JSON text of a call's arguments; the text itself if it is none, or nested too deep."""
     try:
         return msgspec.json.decode(text or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

@@ -7,7 +7,8 @@ import pytest
 from codex_proxy.core.events import ItemEnded, ItemStarted, OutputDelta, Stop, TextDelta, Usage
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import Activity, Message
-from codex_proxy.parts.sessions.sessions import TurnError
+from codex_proxy.parts.sessions.render import TurnRenderer
+from codex_proxy.parts.sessions.sessions import Call, TurnError, WholeItem, call_entry, item_object
 from codex_proxy.parts.sessions.state import MAX_QUEUED
 from tests.parts.sessions.states import HELLO, TOKENS, Driven, call, calling, message, result, short
 
@@ -453,3 +454,20 @@ def test_what_was_taken_back_at_rest_leaves_the_session_at_rest() -> None:
 def test_each_change_is_stored_once() -> None:
     driven = calling("call_1")
     assert driven.state.take() == ([], [])
+
+
+def test_each_piece_of_an_output_costs_the_same_however_long_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    renderer = TurnRenderer("sess_1", "turn_1")
+    renderer.feed([ItemStarted(Activity("a", "command", "ls"))])
+
+    def fail(*_: object) -> None:
+        raise AssertionError("the whole item was made for a piece of it")
+
+    monkeypatch.setattr(WholeItem, "object", fail)
+    renderer.feed([OutputDelta("a", "x"), OutputDelta("a", "y")])
+    assert [event.get("delta") for event in renderer.events[-2:]] == ["x", "y"]
+
+
+def test_arguments_that_are_nested_too_deep_are_shown_as_text() -> None:
+    text = "[" * 100_000 + "]" * 100_000
+    assert item_object(call_entry(Call("call_1", "f", text, "turn_1", "fc_1", 0)))["arguments"] == text
