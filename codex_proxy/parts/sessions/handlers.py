@@ -180,13 +180,14 @@ async def create_session(request: web.Request) -> web.StreamResponse:
         return json_response(session_object(live.session), 201)
     options = given.stream_options
     padded = options is None or options.include_obfuscation is not False
-    reader = live.reader(obfuscated=padded, ends_at_rest=True)
-    try:
-        await sessions.run(sessions.create(live, messages, prepared))
-    except BaseException:
-        reader.close()
-        raise
-    return await _send_events(request, reader, status=201)
+    with sessions.stream(owner):  # who may not read the session does not create it
+        reader = live.reader(obfuscated=padded, ends_at_rest=True)
+        try:
+            await sessions.run(sessions.create(live, messages, prepared))
+        except BaseException:
+            reader.close()
+            raise
+        return await _send_events(request, reader, status=201)
 
 
 def _note_agent(request: web.Request, prepared: PreparedResponse) -> None:
@@ -311,6 +312,8 @@ async def create_session_events(request: web.Request) -> web.Response:
         raise bad_request(
             f"The header Idempotency-Key must have 1 to {MAX_KEY} characters.", "Idempotency-Key"
         )
+    if key is not None and not key.isprintable():  # also where its bytes are no UTF-8
+        raise bad_request("The header Idempotency-Key must be printable text in UTF-8.", "Idempotency-Key")
     changes = [_change(event, f"events[{index}]") for index, event in enumerate(given.events)]
     if not changes:
         return web.Response(status=202)
@@ -341,25 +344,17 @@ async def stream_session_events(request: web.Request) -> web.StreamResponse:
     given = _query(request).get("include_obfuscation", "true")
     if given not in ("true", "false"):
         raise unsupported_value("include_obfuscation", given, "'true', 'false'")
-    async with sessions.live(owner, session.id) as live:
-        reader = live.reader(obfuscated=given == "true")
-    return await _send_events(request, reader)
+    with sessions.stream(owner):
+        async with sessions.live(owner, session.id) as live:
+            reader = live.reader(obfuscated=given == "true")
+        return await _send_events(request, reader)
 
 
 async def _send_events(request: web.Request, reader: EventReader, status: int = 200) -> web.StreamResponse:
-    sessions, owner = _at(request)
-    try:
-        sessions.enter_stream(owner)
-    except Fault:
-        reader.close()
-        raise
-    try:
-        stream = EventStream(request, dict)
-        stream.response.set_status(status)
-        keepalive = sessions.responses.heartbeat
-        return await stream_response(reader, stream, keepalive=keepalive, comment=lambda: CONNECTED)
-    finally:
-        sessions.leave_stream(owner)
+    stream = EventStream(request, dict)
+    stream.response.set_status(status)
+    keepalive = _at(request)[0].responses.heartbeat
+    return await stream_response(reader, stream, keepalive=keepalive, comment=lambda: CONNECTED)
 
 
 # --- items and turns ------------------------------------------------------------------------------

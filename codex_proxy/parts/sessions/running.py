@@ -107,6 +107,9 @@ class Server(Protocol):
 
     def forget(self, live: LiveSession) -> None: ...
 
+    def give_up(self, live: LiveSession) -> None:
+        """Forgets a session whose turn met an internal error, and ends that turn as a restart would."""
+
 
 class LiveSession:
     """A session on this server. `state` changes under `lock` only."""
@@ -322,9 +325,9 @@ class LiveSession:
         try:
             while self.state.wants_run:
                 await self._run_once()
-        except Exception as error:  # noqa: BLE001 - whoever asks for the session next gets it from the store
+        except Exception as error:  # noqa: BLE001 - the session goes on with what the store has of it
             log.error("internal_error", **trace_of(error))
-            self._service.forget(self)
+            self._service.give_up(self)
             self.end_streams()
             return
         finally:
@@ -358,10 +361,11 @@ class LiveSession:
     async def _answer(self, tokens: RunTokens) -> TurnEnded:
         """Runs the agent, and tells what it does. Returns its end. Raises `Fault`."""
         responses = self._service.responses
+        first, self._prepared = self._prepared, None  # also where this fails: it is no later turn's
         with contextlib.ExitStack() as held:
             client = responses.clients.by_name(self.owner)
             held.callback(responses.rights.hold(client, self._on_right_lost))
-            prepared, self._prepared = self._prepared or await self._prepare(), None
+            prepared = first or await self._prepare()
             tokens.prompt = partial(tokens_in, prepared.turn.history)
             held.enter_context(responses.usage.turn(self.owner, billed_model(prepared.turn), tokens))
             return await self._read(await self._begin_run(prepared, held), tokens)

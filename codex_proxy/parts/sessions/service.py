@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -117,6 +117,10 @@ class Sessions:
         if self._live.get(key) is live:
             del self._live[key]
 
+    def give_up(self, live: LiveSession) -> None:
+        self.forget(live)
+        self.responses.background.tasks.spawn(self._resume(live.owner, live.session.id))
+
     # --- creating, changing, removing ---------------------------------------------------------------
 
     def new(self, owner: str, session: Session) -> LiveSession:
@@ -204,11 +208,14 @@ class Sessions:
         if self.responses.store is None or self.responses.store.team is not None:
             return
         for owner, session in await self.store.busy():
-            try:
-                async with self.live(owner, session.id):
-                    pass
-            except Exception as error:  # noqa: BLE001 - the other sessions, and the server, are not to suffer from it
-                log.error("session_not_resumed", session=session.id, **trace_of(error))
+            await self._resume(owner, session.id)
+
+    async def _resume(self, owner: str, id: str) -> None:
+        try:
+            async with self.live(owner, id):
+                pass
+        except Exception as error:  # noqa: BLE001 - the other sessions, and the server, are not to suffer from it
+            log.error("session_not_resumed", session=id, **trace_of(error))
 
     def on_draining(self) -> None:
         """Ends the streams of sessions that do nothing."""
@@ -218,8 +225,9 @@ class Sessions:
 
     # --- streams --------------------------------------------------------------------------------------
 
-    def enter_stream(self, owner: str) -> None:
-        """Counts an open stream until `leave_stream`. Raises `Fault` CONCURRENCY_EXCEEDED."""
+    @contextlib.contextmanager
+    def stream(self, owner: str) -> Iterator[None]:
+        """Counts an open stream. Raises `Fault` CONCURRENCY_EXCEEDED."""
         open_now = self._streams.get(owner, 0)
         if open_now >= MAX_STREAMS:
             message = (
@@ -227,11 +235,12 @@ class Sessions:
             )
             raise Fault.of(FaultKind.CONCURRENCY_EXCEEDED, message)
         self._streams[owner] = open_now + 1
-
-    def leave_stream(self, owner: str) -> None:
-        self._streams[owner] -= 1
-        if not self._streams[owner]:
-            del self._streams[owner]
+        try:
+            yield
+        finally:
+            self._streams[owner] -= 1
+            if not self._streams[owner]:
+                del self._streams[owner]
 
 
 def _parse_context(client: Client, environment: Mapping[str, Any]) -> ParseContext:

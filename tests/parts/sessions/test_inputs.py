@@ -174,6 +174,12 @@ async def test_a_key_has_a_limit_of_characters(client: AgentsClient) -> None:
         assert (answer.status, answer.error["param"]) == (400, "Idempotency-Key")
 
 
+async def test_a_key_whose_bytes_are_no_text_is_refused(client: AgentsClient) -> None:
+    id = await client.idle_session()
+    answer = await client.refused(id, CANCEL, **{"Idempotency-Key": "\udcff"})
+    assert (answer.status, answer.error["param"]) == (400, "Idempotency-Key")
+
+
 async def test_the_same_batch_sent_many_times_at_once_is_accepted_once(client: AgentsClient) -> None:
     id = await client.idle_session()
     async with client.following(id) as reader:

@@ -12,6 +12,7 @@ import pytest
 from codex_proxy.parts.sessions.records import SessionStore
 from codex_proxy.parts.sessions.running import LiveSession
 from codex_proxy.parts.sessions.service import SESSIONS, Sessions
+from codex_proxy.parts.sessions.state import SessionState
 from codex_proxy.store.values import Record
 from tests.http.serving import Proxy, fake_proxy
 from tests.parts.sessions.driving import AGENT, CANCEL, AgentsClient, message, session_body
@@ -105,3 +106,22 @@ async def test_requests_that_come_at_once_for_a_stored_session_share_it(tmp_path
         await poll(is_idle)
         turns = await client.all(f"/sessions/{id}/turns")
         assert [turn["status"] for turn in turns] == ["completed"] * 11
+
+
+async def test_a_turn_that_met_an_internal_error_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    async with fake_proxy(tmp_path) as proxy:
+        client = AgentsClient(proxy)
+        monkeypatch.setattr(SessionState, "on_run_ended", fail)
+        id = (await client.new_session())["id"]
+
+        async def is_idle() -> bool:
+            return (await client.get(f"/sessions/{id}"))["status"] == "idle"  # type: ignore[no-any-return]
+
+        await poll(is_idle)  # had been at work until somebody sent events
+        (turn,) = await client.all(f"/sessions/{id}/turns")
+        assert (turn["status"], turn["error"]["code"]) == ("failed", "internal_error")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.parts.sessions import stream
+from codex_proxy.parts.sessions import service, stream
 from tests.http.serving import Proxy, fake_proxy
 from tests.parts.sessions.driving import BETA, CANCEL, TURN_ENDS, AgentsClient, message, session_body
 from tests.waiting import poll
@@ -180,3 +180,15 @@ async def test_a_stream_is_attached_when_its_headers_are_sent(client: AgentsClie
         async with client.following(id) as reader:
             if (await client.get(f"/sessions/{id}"))["status"] != "idle":
                 await reader.until("agent.session.idle")
+
+
+async def test_a_session_whose_stream_is_one_too_many_is_not_created(
+    client: AgentsClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "MAX_STREAMS", 1)
+    id = await client.idle_session()
+    async with client.following(id):
+        answer = await client.ask("POST", "/sessions", session_body("Hello.", stream=True))
+        assert answer.status == 429, answer.text
+        assert (await client.ask("GET", f"/sessions/{id}/events")).status == 429
+    assert len(await client.all("/sessions")) == 1
