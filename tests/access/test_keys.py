@@ -360,7 +360,8 @@ async def test_what_one_key_has_stored_no_other_finds(tmp_path: Path) -> None:
             if "{" not in endpoint.path or collection == "models":
                 continue
             path = endpoint.path.format(id=ids[collection], item_id=items[0]["id"], turn_id=of_agents["turn"])
-            body = {"metadata": {}, "items": [ITEM]} if endpoint.method == "POST" else None
+            own = {"events": []} if path.endswith("/events") else {} if endpoint.beta else {"items": [ITEM]}
+            body = {"metadata": {}, **own} if endpoint.method == "POST" else None
             beta = {"OpenAI-Beta": endpoint.beta} if endpoint.beta else {}
             for query in ("", "?stream=true"):
                 answer = await proxy.send(endpoint.method, path + query, body, headers=other | beta)
