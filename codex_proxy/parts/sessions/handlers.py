@@ -123,7 +123,8 @@ async def update_agent(request: web.Request) -> web.Response:
     metadata = (given.metadata or {}) if "metadata" in given.model_fields_set else found.metadata
     settings = settings_of(given, found.settings)
     agent = replace(found, settings=settings, metadata=metadata, updated_at=sessions.now())
-    await sessions.store.write(owner, [agent_record(agent)])
+    record = agent_record(agent)
+    await sessions.store.write(owner, [record], require=record.key)  # one that was deleted does not come back
     return json_response(agent_object(agent))
 
 

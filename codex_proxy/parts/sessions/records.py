@@ -16,7 +16,7 @@ from codex_proxy.parts.sessions.sessions import Call, Entry, Session, SessionTur
 from codex_proxy.parts.sessions.state import Stored
 from codex_proxy.store.health import store_errors_as_faults
 from codex_proxy.store.store import Store
-from codex_proxy.store.values import NotStored, Page, PageRequest, Record
+from codex_proxy.store.values import NotStored, Page, PageRequest, Record, RecordKey
 
 T = TypeVar("T")
 
@@ -156,12 +156,16 @@ class SessionStore:
         page = await self.page(owner, ENTRY, PageRequest(1, "desc", None), parent=session)
         return page.items[0].id if page.items else ""
 
-    async def write(self, owner: str, records: Sequence[Record], *, session: str = "") -> None:
-        """Writes all records, or none. Raises `Fault`, NOT_FOUND if the `session` to which they belong was deleted."""
+    async def write(
+        self, owner: str, records: Sequence[Record], *, session: str = "", require: RecordKey | None = None
+    ) -> None:
+        """Writes all records, or none. Raises `Fault`, NOT_FOUND if the `session` to which they belong, or the record
+        `require`, was deleted.
+        """
         with store_errors_as_faults():
             try:
                 await self._store.write_records(
-                    owner, records, require=(SESSION.name, session) if session else None
+                    owner, records, require=(SESSION.name, session) if session else require
                 )
             except NotStored as error:
                 raise Fault.of(FaultKind.NOT_FOUND, f"'{excerpt(error.id)}' was deleted.") from None

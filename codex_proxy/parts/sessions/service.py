@@ -35,6 +35,8 @@ log = structlog.get_logger(__name__)
 
 MAX_AT_WORK: Final = 1000
 """Maximum sessions of this server at work."""
+RECOVERY_SECONDS: Final = 5.0
+"""Seconds for which a start waits until interrupted sessions go on: a store that is full must not hold it up."""
 MAX_STREAMS: Final = 1000
 """Maximum open streams of one key."""
 
@@ -76,8 +78,7 @@ class Sessions:
     # --- finding ------------------------------------------------------------------------------------
 
     async def session(self, owner: str, id: str) -> Session:
-        live = self._live.get((owner, id))
-        return await self.store.get(owner, SESSION, id) if live is None else live.session
+        return await self.store.get(owner, SESSION, id)  # a live one may be ahead of what is stored
 
     @contextlib.asynccontextmanager
     async def live(self, owner: str, id: str) -> AsyncIterator[LiveSession]:
@@ -207,8 +208,13 @@ class Sessions:
         """Ends the turns that a restart has interrupted, and begins those that wait."""
         if self.responses.store is None or self.responses.store.team is not None:
             return
-        for owner, session in await self.store.busy():
-            await self._resume(owner, session.id)
+        busy = [(owner, session.id) for owner, session in await self.store.busy()]
+        resuming = self.responses.background.tasks.spawn(self._resume_all(busy))
+        await asyncio.wait({resuming}, timeout=RECOVERY_SECONDS)
+
+    async def _resume_all(self, found: Sequence[tuple[str, str]]) -> None:
+        for owner, id in found:
+            await self._resume(owner, id)
 
     async def _resume(self, owner: str, id: str) -> None:
         try:

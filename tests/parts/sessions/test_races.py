@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
+from codex_proxy.core.faults import Fault, FaultKind
+from codex_proxy.parts.sessions import service
 from codex_proxy.parts.sessions.records import SessionStore
 from codex_proxy.parts.sessions.running import LiveSession
 from codex_proxy.parts.sessions.service import SESSIONS, Sessions
 from codex_proxy.parts.sessions.state import SessionState
+from codex_proxy.responses import service as responses
 from codex_proxy.store.values import Record
 from tests.http.serving import Proxy, fake_proxy
 from tests.parts.sessions.driving import AGENT, CANCEL, AgentsClient, message, session_body
@@ -125,3 +128,40 @@ async def test_a_turn_that_met_an_internal_error_ends(
         await poll(is_idle)  # had been at work until somebody sent events
         (turn,) = await client.all(f"/sessions/{id}/turns")
         assert (turn["status"], turn["error"]["code"]) == ("failed", "internal_error")
+
+
+async def test_an_agent_that_is_deleted_while_it_is_changed_stays_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = SessionStore.write
+
+    async with fake_proxy(tmp_path) as proxy:
+        client = AgentsClient(proxy)
+        id = (await client.post("", {"model": "codex-5"}))["id"]
+
+        async def late(self: SessionStore, owner: str, records: Sequence[Record], **more: Any) -> None:
+            await client.delete(f"/{id}")
+            await write(self, owner, records, **more)
+
+        monkeypatch.setattr(SessionStore, "write", late)
+        assert (await client.ask("POST", f"/{id}", {"name": "n"})).status == 404
+        assert (await client.ask("GET", f"/{id}")).status == 404
+
+
+async def test_a_store_that_takes_no_writes_does_not_hold_up_a_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = {"STREAM_RELEASE_FILE": str(tmp_path / "go")}
+
+    async def fail(*_: object, **__: object) -> None:
+        raise Fault.of(FaultKind.UNAVAILABLE, "The store cannot be written.")
+
+    monkeypatch.setattr(responses, "CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr(service, "RECOVERY_SECONDS", 0.1)
+    async with fake_proxy(tmp_path, release) as proxy:
+        client = AgentsClient(proxy)
+        async with client.creation("[[fake:text hold=1]]") as reader:
+            await reader.until("agent.session.turn.output_text.delta")
+            monkeypatch.setattr(SessionStore, "write", fail)
+    async with asyncio.timeout(30), fake_proxy(tmp_path, release) as proxy:
+        assert (await AgentsClient(proxy).ask("GET", "/sessions")).status == 200
