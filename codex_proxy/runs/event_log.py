@@ -270,7 +270,9 @@ class Cursor:
     """
 
     def __init__(self, log: EventLog) -> None:
-        self.position, self.seen = log.attach(self)
+        self.wakeup = Wakeup()
+        """Wakes the reader for each batch."""
+        self.position, self.seen = log.attach(self)  # from now on it is woken
         self.weight = 0
         """About how many bytes the taken events have."""
         self.has_long_answer = False
@@ -278,8 +280,6 @@ class Cursor:
         self._taken = self.seen
         self._took_part = False
         """Whether the last `take` left some events."""
-        self.wakeup = Wakeup()
-        """Wakes the reader for each batch."""
         self._log = log
 
     def take(self, *, passed_on: bool = True) -> list[Event]:

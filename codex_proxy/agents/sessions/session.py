@@ -11,11 +11,11 @@ import msgspec
 
 from codex_proxy.agents.dialect import Dialect, Ended, ReopeningDialect, Reply, Step, ToolReply, TooMuchHeld
 from codex_proxy.agents.shared.history_items import OriginMarks
+from codex_proxy.core.damaged_json import is_torn
 from codex_proxy.core.events import Event
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.interfaces import TimerHandle, Timers
 from codex_proxy.core.items import HistoryItem, Part, TextPart
-from codex_proxy.core.json_values import is_torn
 from codex_proxy.core.own_errors import break_off_on_error
 from codex_proxy.core.turn import Turn, without_content
 from codex_proxy.process.child import Command, Exit, SpawnError
@@ -202,7 +202,10 @@ class AgentSession:
         if self._closing:
             return
         self._closing = True
-        self._do(self._dialect.interrupt)
+        try:
+            self._do(self._dialect.interrupt)
+        except Exception:  # noqa: BLE001 - logged; nobody closes the session again
+            break_off_on_error(self)
 
     def set_idle(self, idle: bool) -> None:
         self.transport.set_idle(idle)
