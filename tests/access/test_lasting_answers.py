@@ -351,7 +351,12 @@ def told_in(data: bytes) -> list[Any]:
         ("GET /responses", {"type": "response.create", **RESPONSE}, ["error"]),
         ("POST /api/chat", CHAT, ["no longer valid"]),
         ("POST /api/generate", {"model": "codex-5", "prompt": HELD}, ["no longer valid"]),
-        pytest.param("GET /agents/sessions/{id}/events", {}, ["error"], marks=pytest.mark.part("sessions")),
+        pytest.param(
+            "GET /agents/sessions/{id}/events",
+            {},
+            [{"code": "invalid_api_key"}],
+            marks=pytest.mark.part("sessions"),
+        ),
     ],
 )
 async def test_a_stream_says_in_its_own_form_that_its_key_is_gone(

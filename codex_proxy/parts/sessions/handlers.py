@@ -279,9 +279,22 @@ async def update_session(request: web.Request) -> web.Response:
 
     async with sessions.live(owner, id) as live:
         if given.agent is not None:
-            _note_agent(request, await sessions.check_settings(owner, changed(live.session)))
+            prepared = await sessions.check_settings(owner, changed(live.session))
+            if given.agent.model is not None:
+                await _check_agent(sessions, owner, live.session, prepared)
+            _note_agent(request, prepared)
         await sessions.run(live.change(changed))  # what others have changed meanwhile stays
         return json_response(session_object(live.session))
+
+
+async def _check_agent(sessions: Sessions, owner: str, session: Session, prepared: PreparedResponse) -> None:
+    """Raises `Fault` if the turn `prepared` would run on another agent than those of the session so far."""
+    before = sessions.agent_of(await sessions.check_settings(owner, session))
+    if sessions.agent_of(prepared) != before:
+        message = (
+            f"The session's agent is {before}, and this model is another one's. Create a session for it."
+        )
+        raise bad_request(message, "agent.model", "unsupported_by_agent")
 
 
 async def delete_session(request: web.Request) -> web.Response:

@@ -43,6 +43,8 @@ log = structlog.get_logger(__name__)
 Submitted: TypeAlias = Literal["cancel"] | Result | Sequence[Content]
 """An event of a client: the end of the turn, a call's result, or messages."""
 
+MANY_ENTRIES: Final = 500
+"""Entries of a session above which its conversation is made and parsed in a thread: that takes some 50 us for each."""
 ACTION_SECONDS: Final = 86400.0
 """Seconds for which a turn waits for the results of its calls."""
 EXPIRED: Final = TurnError("request_timeout", "No result of the turn's open calls came within a day.")
@@ -414,7 +416,8 @@ class LiveSession:
     async def _prepare(self) -> PreparedResponse:
         session = self.session
         entries = await self._service.store.all_entries(self.owner, session.id)
-        return await self._service.prepare(self.owner, session, input_items(entries))
+        items = await beside_the_loop(partial(input_items, entries), long=len(entries) > MANY_ENTRIES)
+        return await self._service.prepare(self.owner, session, items)
 
     async def _start(self, prepared: PreparedResponse, held: contextlib.ExitStack) -> Run:
         """Waits for a place among what runs in the background, then for the scheduler. Raises `Fault`."""

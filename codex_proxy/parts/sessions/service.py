@@ -16,20 +16,21 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from codex_proxy.admission.clients import Client
+from codex_proxy.core.beside_the_loop import beside_the_loop
 from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.json_values import encode_json
 from codex_proxy.core.own_errors import trace_of
 from codex_proxy.parts.sessions.agents import turn_request
 from codex_proxy.parts.sessions.records import SESSION, TURN, SessionStore
-from codex_proxy.parts.sessions.running import RESTARTED, LiveSession, Submitted
+from codex_proxy.parts.sessions.running import MANY_ENTRIES, RESTARTED, LiveSession, Submitted
 from codex_proxy.parts.sessions.sessions import Content, Session
-from codex_proxy.parts.sessions.state import SessionState
+from codex_proxy.parts.sessions.state import Result, SessionState
 from codex_proxy.responses.context import read_context
 from codex_proxy.responses.prepare import PreparedResponse, prepare_in_context
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.store.health import require_store
 from codex_proxy.surfaces.requests.options import ParseContext, RequestHints
-from codex_proxy.surfaces.responses.parse import parse
+from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
 
 log = structlog.get_logger(__name__)
 
@@ -155,6 +156,9 @@ class Sessions:
         async with self.live(owner, id) as live:
             if not live.session.turn and any(isinstance(change, list) for change in changes):
                 self.check_room(owner)
+            if pictured := [content for change in changes for content in _with_images(change)]:
+                # One that cannot be read would fail this turn and, as part of the conversation, every later one.
+                await self.check_settings(owner, live.session, pictured)
             await live.submit(changes, key)
 
     async def run(self, work: Coroutine[Any, Any, None]) -> None:
@@ -186,10 +190,13 @@ class Sessions:
     ) -> PreparedResponse:
         """Returns the request of a turn, admitted. Raises `Fault`, which names the field of the session."""
         responses = self.responses
-        client = responses.clients.by_name(owner)
-        body = encode_json(turn_request(session.agent, items))
+        context_of_request = _parse_context(responses.clients.by_name(owner), session.environment)
+
+        def parse_request() -> ParsedResponse:
+            return parse(encode_json(turn_request(session.agent, items)), context=context_of_request)
+
         try:
-            parsed = parse(body, context=_parse_context(client, session.environment))
+            parsed = await beside_the_loop(parse_request, long=len(items) > MANY_ENTRIES)
             context = await read_context(parsed, None, owner, responses.ids, self.epoch())
             return await prepare_in_context(
                 responses, parsed, context, owner, id=session.id, created=self.epoch()
@@ -203,6 +210,10 @@ class Sessions:
         """Returns a first turn with these messages, admitted. Raises `Fault` for settings that cannot be served."""
         items = [{"type": "message", "role": "user", "content": content} for content in messages]
         return await self.prepare(owner, session, items or [_ANY_MESSAGE])
+
+    def agent_of(self, prepared: PreparedResponse) -> str:
+        """Returns the name of the agent that runs a turn."""
+        return self.responses.runs.services.agent_of(prepared.turn).name
 
     async def recover(self) -> None:
         """Ends the turns that a restart has interrupted, and begins those that wait."""
@@ -247,6 +258,15 @@ class Sessions:
             self._streams[owner] -= 1
             if not self._streams[owner]:
                 del self._streams[owner]
+
+
+def _with_images(change: Submitted) -> list[Content]:
+    """Returns the messages, or the output of a call, that have images."""
+    if isinstance(change, Result):
+        given = [change.result.output] if isinstance(change.result.output, tuple) else []
+    else:
+        given = [] if change == "cancel" else list(change)
+    return [content for content in given if any(part["type"] == "input_image" for part in content)]
 
 
 def _parse_context(client: Client, environment: Mapping[str, Any]) -> ParseContext:

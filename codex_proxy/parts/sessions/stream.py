@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from codex_proxy.core.faults import Failure
+from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.json_values import encode_json
 from codex_proxy.parts.sessions.render import EventObject
 from codex_proxy.runs.event_log import Push, Wakeup
@@ -64,7 +64,8 @@ class EventReader:
     def break_off(self, failure: Failure) -> bytes:
         """Returns the bytes that end the stream after an exception in this server's code."""
         self._ended = True
-        return _frame(self._error("server_error", failure.message), obfuscated=self._obfuscated)
+        code = "invalid_api_key" if failure.kind is FaultKind.INVALID_API_KEY else "server_error"
+        return _frame(self._error(code, failure.message), obfuscated=self._obfuscated)
 
     def close(self) -> None:
         """Ends reading; called by the stream itself."""

@@ -461,3 +461,28 @@ async def test_a_turn_waits_for_the_store_and_then_goes_on(
         told = await reader.rest()
     assert [event["type"] for event in told][-2:] == ["agent.session.turn.completed", "agent.session.idle"]
     assert failed > 5
+
+
+async def test_an_image_that_cannot_be_read_is_refused_and_spoils_no_later_turn(client: AgentsClient) -> None:
+    id = await client.idle_session()
+    broken = {"type": "input_image", "image_url": "data:image/png;base64,!!!"}
+    event = {
+        "type": "agent.session.input.message",
+        "input": [{"role": "user", "content": [{"type": "input_text", "text": "Look."}, broken]}],
+    }
+    answer = await client.ask("POST", f"/sessions/{id}/events", {"events": [event]})
+    assert (answer.status, answer.error["type"]) == (400, "invalid_request_error")
+    await client.turn(id, message("[[fake:text say=Seen.]]"))
+    turns = await client.all(f"/sessions/{id}/turns")
+    assert [turn["status"] for turn in turns] == ["completed", "completed"]
+
+
+async def test_a_model_of_another_agent_is_refused_for_a_session_that_is_there(tmp_path: Path) -> None:
+    agents = {"two": {"agent": "fake"}}
+    async with fake_proxy(tmp_path, agents=agents) as proxy:
+        client = AgentsClient(proxy)
+        session = await client.idle_session(agent={"model": "codex-5"})
+        answer = await client.ask("POST", f"/sessions/{session}", {"agent": {"model": "two/fake-model"}})
+        assert (answer.status, answer.error["code"]) == (400, "unsupported_by_agent")
+        assert answer.error["param"] == "agent.model"
+        assert (await client.get(f"/sessions/{session}"))["agent"]["model"] == "codex-5"
