@@ -65,6 +65,7 @@ NEED_A_PART: dict[str, tuple[str, ...]] = {
     "real/test_acp.py": ("acp",),
     "real/test_acp_apart.py": ("acp",),
     "real/test_agent_errors.py": ("acp",),
+    "real/test_agents_api.py": ("claude_code",),
     "real/test_beside_llama_cpp.py": ("upstream",),
     "real/test_cassettes.py": ("acp", "cassettes"),
     "real/test_claude_code.py": ("claude_code",),

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
+from codex_proxy.core.damaged_json import without_halves
 from codex_proxy.core.events import (
     DELTAS,
     AccountLimitsReported,
@@ -42,7 +43,7 @@ from codex_proxy.core.events import (
     UsageReported,
 )
 from codex_proxy.core.items import McpTools
-from codex_proxy.core.json_values import encode_json, without_halves
+from codex_proxy.core.json_values import encode_json
 
 VERSION: Final = 1
 """The version of a row. A release that adds an event reads it at least one release before another writes it."""

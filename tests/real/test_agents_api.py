@@ -17,6 +17,8 @@ from tests.real.model_server import ModelServer
 from tests.real.shared import Proxies, living_on
 from tests.real.tool_loop import input_of
 
+pytestmark = pytest.mark.part("sessions")
+
 WEATHER: Any = {
     "type": "function",
     "name": "get_weather",

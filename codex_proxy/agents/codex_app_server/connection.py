@@ -25,7 +25,8 @@ from codex_proxy.agents.codex_app_server.wire import (
 )
 from codex_proxy.agents.dialect import ReceivedMessages
 from codex_proxy.agents.shared.json_lines import OF_NOBODY, TORN, divided
-from codex_proxy.core.json_values import LONG_JSON, UNREADABLE, is_torn
+from codex_proxy.core.damaged_json import is_torn
+from codex_proxy.core.json_values import LONG_JSON, UNREADABLE
 
 CLIENT_NAME = "codex_openai_proxy"
 

@@ -41,6 +41,7 @@ from codex_proxy.agents.shared.failures import (
     stop_from_text,
 )
 from codex_proxy.agents.shared.json_lines import divided
+from codex_proxy.core.damaged_json import is_torn
 from codex_proxy.core.events import (
     AccountLimitsReported,
     ApprovalKind,
@@ -63,7 +64,6 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import CallKind, HistoryCall
-from codex_proxy.core.json_values import is_torn
 from codex_proxy.core.turn import Turn
 
 SUBMISSION_ID = "1"

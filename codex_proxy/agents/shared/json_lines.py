@@ -10,15 +10,8 @@ from typing import Any, Final, TypeVar, Union, get_args, get_origin
 import msgspec
 from msgspec.structs import FieldInfo, fields
 
-from codex_proxy.core.json_values import (
-    CHEAP_JSON,
-    UNREADABLE,
-    beginning_of,
-    encode_json,
-    is_too_costly,
-    value_of,
-    without_halves,
-)
+from codex_proxy.core.damaged_json import beginning_of, value_of, without_halves
+from codex_proxy.core.json_values import CHEAP_JSON, UNREADABLE, encode_json, is_too_costly
 
 T = TypeVar("T")
 H = TypeVar("H")

@@ -15,8 +15,8 @@ from codex_proxy.agents.dialect import ReceivedMessages
 from codex_proxy.agents.sessions.session import AgentSession, LineFramer, LineTooLong, TransportReader
 from codex_proxy.agents.sessions.shared_process import SharedProcess, SharedTransport
 from codex_proxy.agents.shared.json_lines import OF_NOBODY, TORN, divided
+from codex_proxy.core.damaged_json import is_torn
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.json_values import is_torn
 from codex_proxy.core.own_errors import breaks_off
 from codex_proxy.parts.acp.acp_dialect import AcpTurn
 from codex_proxy.parts.acp.failures import failure_of_error

@@ -19,8 +19,9 @@ import structlog
 from aiohttp import web
 
 from codex_proxy import __version__
+from codex_proxy.core.damaged_json import beginning_of, value_of
 from codex_proxy.core.items import Tool
-from codex_proxy.core.json_values import beginning_of, object_at, objects_in, text_at, value_at, value_of
+from codex_proxy.core.json_values import object_at, objects_in, text_at, value_at
 from codex_proxy.parts.acp.messages import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,

@@ -19,6 +19,7 @@ from codex_proxy.agents.shared.conversions import call_ids_in, mcp_content
 from codex_proxy.agents.shared.failures import clean_text
 from codex_proxy.agents.shared.history_items import raw_call, raw_output
 from codex_proxy.agents.shared.json_lines import UnreadableError, decode_part, divided
+from codex_proxy.core.damaged_json import is_torn
 from codex_proxy.core.events import (
     AccountLimitsReported,
     ApprovalRequested,
@@ -34,7 +35,6 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryItem, HistoryOutput, Tool
-from codex_proxy.core.json_values import is_torn
 from codex_proxy.core.states import StateTable
 from codex_proxy.core.turn import Turn, without_content
 from codex_proxy.parts.claude_code.calls import MODEL_PREFIX, activity, model_name, permission_of, tool_entry

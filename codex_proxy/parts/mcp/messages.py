@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.core.json_values import UNREADABLE, beginning_of, encode_json, is_torn, value_at, value_of
+from codex_proxy.core.damaged_json import beginning_of, is_torn, value_of
+from codex_proxy.core.json_values import UNREADABLE, encode_json, value_at
 
 PARSE_ERROR: Final = -32700
 INTERNAL_ERROR: Final = -32603

@@ -16,7 +16,8 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 from pydantic_core import from_json
 
-from codex_proxy.core.json_values import LONG_JSON, is_too_costly, is_torn
+from codex_proxy.core.damaged_json import is_torn
+from codex_proxy.core.json_values import LONG_JSON, is_too_costly
 from codex_proxy.parts.mcp.config import StdioServer, redact
 from codex_proxy.parts.mcp.connection import TransportReport
 from codex_proxy.parts.mcp.messages import Waiting

@@ -12,15 +12,9 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from codex_proxy.core.damaged_json import has_halves, without_halves
 from codex_proxy.core.events import Usage
-from codex_proxy.core.json_values import (
-    encode_json,
-    has_halves,
-    object_at,
-    objects_in,
-    text_at,
-    without_halves,
-)
+from codex_proxy.core.json_values import encode_json, object_at, objects_in, text_at
 from codex_proxy.parts.upstream.openai_chat.answer import usage_in
 from codex_proxy.parts.upstream.openai_chat.answer_forms import SplitPairs, WholeAnswer, chunks_of
 from codex_proxy.parts.upstream.stream import (
