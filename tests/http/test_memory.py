@@ -63,7 +63,7 @@ OF_AN_UPSTREAM = tuple(
     for name in (
         *("attempts:AttemptedTurn", "exchange:Exchange", "exchange:OutgoingRequest"),
         *("openai_chat.chat_dialects:OpenAIChat", "openai_chat.chat_dialects:ForwardedTurn"),
-        *("passing:UpstreamAnswer", "transport:UpstreamTransport"),
+        *("transport:UpstreamAnswer", "transport:UpstreamTransport"),
     )
     if "upstream" not in absent_parts()
 )

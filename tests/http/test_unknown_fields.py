@@ -32,9 +32,9 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
 """A body of each kind."""
 
 BODY_ENDPOINTS: Final = {
-    each.route: each for each in ENDPOINTS if each.body and each.handler is not pass_through
+    each.route: each for each in ENDPOINTS if isinstance(each.body, str) and each.handler is not pass_through
 }
-"""The endpoints that read bodies themselves. The others send them on as they are."""
+"""The endpoints that read bodies themselves; parts try theirs. The others send them on as they are."""
 
 
 async def post(proxy: Proxy, route: str, fields: dict[str, Any]) -> Any:
