@@ -35,6 +35,17 @@ _PAGE: Final = (
     ),
     Parameter("order", "query", one_of("asc", "desc"), "By time of creation; `desc` without it."),
 )
+_FREE_PAGE: Final = (
+    _PAGE[0],
+    Parameter(
+        "limit",
+        "query",
+        {"type": "integer", "default": handlers.DEFAULT_LIMIT},
+        f"Maximum objects of the page; outside of 1 to {MAX_PAGE_ITEMS} the nearest of these.",
+    ),
+    _PAGE[2],
+)
+"""The parameters of lists that take every limit."""
 _OBFUSCATION: Final = Parameter(
     "include_obfuscation", "query", one_of("true", "false"), "Whether events are padded; `true` without it."
 )
@@ -101,7 +112,7 @@ _HOSTED: Final = ("/agents/environments", "/agents/environments/templates", "/ag
 
 ENDPOINTS: Final = (
     _endpoint("POST /agents", handlers.create_agent, Agent, status="201", body=wire.CreateAgentBody),
-    _list("GET /agents", handlers.list_agents, ItemList[Agent]),
+    _list("GET /agents", handlers.list_agents, ItemList[Agent], parameters=_FREE_PAGE),
     _endpoint(
         "POST /agents/sessions",
         handlers.create_session,
@@ -116,7 +127,7 @@ ENDPOINTS: Final = (
         "GET /agents/sessions",
         handlers.list_sessions,
         ItemList[AgentSession],
-        parameters=(*_PAGE, *_CHOICE),
+        parameters=(*_FREE_PAGE, *_CHOICE),
     ),
     *(
         each
@@ -146,10 +157,15 @@ ENDPOINTS: Final = (
         streams=_Event,
         parameters=(_OBFUSCATION,),
     ),
-    _list(f"GET {_SESSION}/items", handlers.list_session_items, ItemList[_Item]),
+    _list(f"GET {_SESSION}/items", handlers.list_session_items, ItemList[_Item], parameters=_FREE_PAGE),
     _list(f"GET {_SESSION}/turns", handlers.list_session_turns, ItemList[Turn]),
     _endpoint(f"GET {_SESSION}/turns/{{turn_id}}", handlers.retrieve_session_turn, Turn),
-    _list(f"GET {_SESSION}/turns/{{turn_id}}/items", handlers.list_turn_items, ItemList[_Item]),
+    _list(
+        f"GET {_SESSION}/turns/{{turn_id}}/items",
+        handlers.list_turn_items,
+        ItemList[_Item],
+        parameters=_FREE_PAGE,
+    ),
     *(
         _list(
             f"GET {_SESSION}/{name}",
