@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import asyncpg
 import pytest
 from openai import AsyncOpenAI
 
@@ -86,6 +85,9 @@ LEASED_TABLES = ("responses", "conversation_turns")
 
 async def let_leases_run_out(postgres_url: str, tables: Sequence[str] = LEASED_TABLES) -> None:
     """As if `LEASE_SECONDS` had passed."""
+    # Imported here: where this file cannot be read, pytest asks no other one whether to skip the folder.
+    import asyncpg
+
     connection = await asyncpg.connect(postgres_url)
     for table in tables:
         await connection.execute(f"UPDATE codex_proxy.{table} SET lease_until = '-infinity'")
