@@ -10,7 +10,7 @@ import contextlib
 import sys
 import zlib
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, Literal, TypeAlias, TypeVar, cast
@@ -386,10 +386,14 @@ async def parse_request(
     return await parse_body(request, body, read, skips_unreadable=skips_unreadable)
 
 
-def name_ignored(request: web.Request, names: Sequence[str]) -> None:
-    """Names the fields of the body without effect in a header of the answer. A turn's are in `agent_headers`."""
-    if names:
-        request[REPLY_HEADERS]["x-codex-ignored-params"] = ", ".join(names)
+IGNORED_HEADER: Final = "x-codex-ignored-params"
+
+
+def name_ignored(request: web.Request, names: Iterable[str]) -> None:
+    """Adds fields of the body without effect to a header of the answer. A turn's are in `agent_headers`."""
+    headers = request[REPLY_HEADERS]
+    if named := ", ".join(filter(None, (headers.get(IGNORED_HEADER), *names))):
+        headers[IGNORED_HEADER] = named
 
 
 def hints_of(request: web.Request) -> RequestHints:

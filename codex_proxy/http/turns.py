@@ -23,7 +23,7 @@ from codex_proxy.core.items import HistoryMessage
 from codex_proxy.core.options import OPTIONS, Option
 from codex_proxy.core.turn import MODEL_SEPARATOR, Turn
 from codex_proxy.http.app_keys import ADMISSION, CLOCK, KEEPALIVE, RUNS, USAGE
-from codex_proxy.http.body import HELD
+from codex_proxy.http.body import HELD, IGNORED_HEADER
 from codex_proxy.http.exchange import (
     TIMINGS,
     LogReader,
@@ -200,9 +200,6 @@ def ending_notes(
         notes["input_tokens"], notes["output_tokens"] = reported.input, reported.output
         notes["emission_trigger"] = spent.trigger
     return notes
-
-
-IGNORED_HEADER: Final = "x-codex-ignored-params"
 
 
 class _TurnFacts(NamedTuple):

@@ -19,7 +19,7 @@ from codex_proxy.core.events import EMPTY_HEADER, Event, TurnEnded
 from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.http.app_keys import RESPONSES
-from codex_proxy.http.body import BODY_BUDGET, HeldBytes, hints_of, parse_body
+from codex_proxy.http.body import BODY_BUDGET, IGNORED_HEADER, HeldBytes, hints_of, parse_body
 from codex_proxy.http.endpoint import log_unforeseen
 from codex_proxy.http.middleware.access import KEY_PROTOCOL, RIGHT, subprotocols
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
@@ -27,7 +27,7 @@ from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS, count_request
 from codex_proxy.http.middleware.request_context import CLIENT
 from codex_proxy.http.routing import ROUTED, next_target
 from codex_proxy.http.sse import stream_slot
-from codex_proxy.http.turns import IGNORED_HEADER, agent_headers
+from codex_proxy.http.turns import agent_headers
 from codex_proxy.responses.context import Context, ContextItem, context_item, read_context
 from codex_proxy.responses.foreground import ResponseReader, start_foreground
 from codex_proxy.responses.prepare import PreparedResponse, prepare, prepare_in_context

@@ -6,7 +6,6 @@ frames before readers get them, so that a stream can be followed from any event 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
@@ -25,11 +24,10 @@ from codex_proxy.responses.prepare import (
     prepare_again,
     prepare_in_context,
     renderer_of,
-    start_run,
+    try_to_start,
 )
 from codex_proxy.responses.running import RunningResponse
 from codex_proxy.responses.saving import (
-    RETRY_SECONDS,
     StoredLog,
     conversation_append,
     end_for_another,
@@ -37,7 +35,7 @@ from codex_proxy.responses.saving import (
     output_items,
     take_back,
 )
-from codex_proxy.responses.service import ResponsesService
+from codex_proxy.responses.service import RETRY_SECONDS, ResponsesService
 from codex_proxy.runs.event_log import Cursor
 from codex_proxy.runs.run import Run
 from codex_proxy.store.health import failure_of, require_store, store_errors_as_faults
@@ -139,9 +137,11 @@ class BackgroundResponse(RunningResponse):
             if prepared.parsed.conversation is not None and prepared.conversation_turn is None:
                 await self._enter_conversation()
             while True:
-                run = await self._try_to_start()
+                run = await try_to_start(self._service, self._prepared)
                 if run is not None:
                     return run
+                if self._prepared.conversation_turn is not None:
+                    await self._enter_conversation()
         except BaseException:
             self._slot.give_back()
             self._slot = None
@@ -152,21 +152,6 @@ class BackgroundResponse(RunningResponse):
         self._prepared = await prepare(
             self._service, old.parsed, old.owner, id=old.id, created=old.created, wait=None
         )
-
-    async def _try_to_start(self) -> Run | None:
-        try:
-            return await start_run(self._service, self._prepared)
-        except Fault as fault:
-            if fault.failure.kind is not FaultKind.CONCURRENCY_EXCEEDED:
-                raise
-        in_conversation = self._prepared.conversation_turn is not None
-        self._prepared.release()
-        with contextlib.suppress(TimeoutError):  # where the server stops, the next try raises that
-            async with asyncio.timeout(RETRY_SECONDS):
-                await self._service.runs.until_draining()
-        if in_conversation:
-            await self._enter_conversation()
-        return None
 
     async def _render_log(self, cursor: Cursor) -> TurnEnded:
         await self._mark_running()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 from itertools import accumulate
 
@@ -21,7 +22,7 @@ from codex_proxy.responses.context import (
     without_containers,
     without_orphans,
 )
-from codex_proxy.responses.service import ResponsesService
+from codex_proxy.responses.service import RETRY_SECONDS, ResponsesService
 from codex_proxy.runs.run import Run
 from codex_proxy.store.health import store_errors_as_faults
 from codex_proxy.store.leases import ConversationLease
@@ -219,6 +220,22 @@ async def start_run(service: ResponsesService, prepared: PreparedResponse) -> Ru
         runner=tools.runner,
         first=tools.lists,
     )
+
+
+async def try_to_start(service: ResponsesService, prepared: PreparedResponse) -> Run | None:
+    """Starts a turn that may wait for a place, as `start_run` does. Without a place it releases the conversation, and
+    returns None after `RETRY_SECONDS`.
+    """
+    try:
+        return await start_run(service, prepared)
+    except Fault as fault:
+        if fault.failure.kind is not FaultKind.CONCURRENCY_EXCEEDED:
+            raise
+    prepared.release()
+    with suppress(TimeoutError):  # where the server stops, the next try raises that
+        async with asyncio.timeout(RETRY_SECONDS):
+            await service.runs.until_draining()
+    return None
 
 
 async def _with_server_tools(

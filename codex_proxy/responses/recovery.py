@@ -19,8 +19,8 @@ from codex_proxy.core.own_errors import repeat
 from codex_proxy.responses.background import BackgroundResponse, Recovery
 from codex_proxy.responses.context import read_context
 from codex_proxy.responses.prepare import prepare_in_context
-from codex_proxy.responses.saving import RETRY_SECONDS, end_for_another
-from codex_proxy.responses.service import ResponsesService
+from codex_proxy.responses.saving import end_for_another
+from codex_proxy.responses.service import RETRY_SECONDS, ResponsesService
 from codex_proxy.runs.observers import note_model_asked
 from codex_proxy.store.leases import Node, ResponseLease
 from codex_proxy.store.store import Store

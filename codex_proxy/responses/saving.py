@@ -16,7 +16,7 @@ from codex_proxy.core.beside_the_loop import beside_the_loop
 from codex_proxy.core.events import TurnEnded
 from codex_proxy.core.interfaces import IdSource
 from codex_proxy.responses.prepare import PreparedResponse
-from codex_proxy.responses.service import ResponsesService
+from codex_proxy.responses.service import RETRY_SECONDS, ResponsesService
 from codex_proxy.runs.event_log import LONG_ANSWER
 from codex_proxy.runs.model_items import ItemHead, ModelItem, model_items
 from codex_proxy.runs.run import Run
@@ -41,9 +41,6 @@ from codex_proxy.surfaces.responses.render import ResponsesRenderer
 _Key: TypeAlias = tuple[str, str | None]
 """The kind and id that an item and the model's form of it have in common."""
 _NO_PLACES: Final[deque[int]] = deque()
-
-RETRY_SECONDS: Final = 2.0
-"""Seconds between attempts to start a turn, or to reach a store that does not answer."""
 
 
 async def save_response(

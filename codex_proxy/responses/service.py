@@ -35,6 +35,8 @@ MAX_LIVE = 1000
 """Maximum background responses, each with its request in RAM."""
 CLOSE_SECONDS = 5.0
 """Seconds for tasks to save results when the server stops."""
+RETRY_SECONDS = 2.0
+"""Seconds between attempts to start a turn, or to reach a store that does not answer."""
 
 T = TypeVar("T")
 

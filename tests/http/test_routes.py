@@ -279,7 +279,7 @@ async def test_a_background_response_whose_last_target_fails_has_failed(
         assert len(server.requests) == 2
 
 
-@pytest.mark.parametrize("refusing", ["prepare_again", "start_run"])
+@pytest.mark.parametrize("refusing", ["prepare_again", "try_to_start"])
 async def test_a_background_stream_whose_next_target_is_refused_ends_once_and_can_be_resumed(
     server: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusing: str
 ) -> None:

@@ -16,7 +16,7 @@ from openai import AsyncOpenAI, NotFoundError
 
 from codex_proxy.agents.codex_app_server.agent import AppServerAgent
 from codex_proxy.core.faults import Fault, bad_request
-from codex_proxy.responses import background, saving
+from codex_proxy.responses import background, prepare, saving
 from codex_proxy.responses.saving import BEFORE_ALL
 from codex_proxy.responses.service import BackgroundResponses
 from codex_proxy.store.sqlite.store import SqliteStore
@@ -221,7 +221,7 @@ async def test_a_stream_whose_turn_cannot_begin_can_be_resumed(
     async def break_off(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(background, "start_run", break_off)
+    monkeypatch.setattr(background, "try_to_start", break_off)
     events = events_of((await create(proxy, background=True, stream=True)).text)
     assert types_of(events)[-2:] == ["error", "response.failed"]
     assert await stream_of(proxy, events[0]["response"]["id"]) == events
@@ -449,7 +449,7 @@ async def test_a_server_that_stops_fails_what_runs_with_a_reason(tmp_path: Path)
 async def test_a_server_that_stops_fails_what_waits_for_a_slot_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(background, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(prepare, "RETRY_SECONDS", 0.05)
     async with proxy_with_held_turns(tmp_path, max_running_turns=1, queue_wait=0) as (proxy, client, _):
         in_front = asyncio.ensure_future(create(proxy, HELD_PROMPT))
         await until(lambda: proxy.server.runs.running == 1)

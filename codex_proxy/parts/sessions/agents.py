@@ -13,9 +13,6 @@ from codex_proxy.core.faults import bad_request
 from codex_proxy.parts.sessions import wire
 from codex_proxy.surfaces.answers.renderer import Count, Object, Yes
 
-_ONCE: Final = ("web_search", "tool_search", "programmatic_tool_calling")
-"""Types of tools of which an agent has at most one."""
-
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The settings of an agent. A field that is None: the model's or this server's default."""

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from aiohttp import web
 
 from codex_proxy.app.server_parts import ServerPart
-from codex_proxy.core.interfaces import keep_until_done
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.endpoint import AnswerType, Endpoint, Handler, Kind, Parameter, Schema, one_of
 from codex_proxy.http.listing import MAX_PAGE_ITEMS
@@ -67,7 +65,6 @@ _IDEMPOTENCY: Final = Parameter(
 _IDS: Final = {
     "id": "The id of the agent or session.",
     "turn_id": "The id of a turn.",
-    "subagent_id": "The id of a subagent.",
 }
 
 
@@ -101,18 +98,14 @@ def _name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-_list = partial(_endpoint, parameters=_PAGE)
 _SESSION: Final = "/agents/sessions/{id}"
-
-_Item: TypeAlias = Object
-_Event: TypeAlias = Object
 
 _HOSTED: Final = ("/agents/environments", "/agents/environments/templates", "/agents/automations", "/vaults")
 """What only OpenAI's service has: here the lists are empty, and nothing can be made."""
 
 ENDPOINTS: Final = (
     _endpoint("POST /agents", handlers.create_agent, Agent, status="201", body=wire.CreateAgentBody),
-    _list("GET /agents", handlers.list_agents, ItemList[Agent], parameters=_FREE_PAGE),
+    _endpoint("GET /agents", handlers.list_agents, ItemList[Agent], parameters=_FREE_PAGE),
     _endpoint(
         "POST /agents/sessions",
         handlers.create_session,
@@ -120,10 +113,10 @@ ENDPOINTS: Final = (
         kind="turn",
         status="201",
         body=wire.SessionBody,
-        streams=_Event,
+        streams=Object,
         description="Details: docs/agents-api.md.",
     ),
-    _list(
+    _endpoint(
         "GET /agents/sessions",
         handlers.list_sessions,
         ItemList[AgentSession],
@@ -133,7 +126,13 @@ ENDPOINTS: Final = (
         each
         for path in _HOSTED
         for each in (
-            _list(f"GET {path}", handlers.list_nothing, ItemList[_Item], operation_id=f"list_{_name(path)}"),
+            _endpoint(
+                f"GET {path}",
+                handlers.list_nothing,
+                ItemList[Object],
+                parameters=_PAGE,
+                operation_id=f"list_{_name(path)}",
+            ),
             _endpoint(f"POST {path}", handlers.refuse_hosted, None, operation_id=f"create_{_name(path)}"),
         )
     ),
@@ -154,23 +153,24 @@ ENDPOINTS: Final = (
         handlers.stream_session_events,
         "text/event-stream",
         head=False,
-        streams=_Event,
+        streams=Object,
         parameters=(_OBFUSCATION,),
     ),
-    _list(f"GET {_SESSION}/items", handlers.list_session_items, ItemList[_Item], parameters=_FREE_PAGE),
-    _list(f"GET {_SESSION}/turns", handlers.list_session_turns, ItemList[Turn]),
+    _endpoint(f"GET {_SESSION}/items", handlers.list_session_items, ItemList[Object], parameters=_FREE_PAGE),
+    _endpoint(f"GET {_SESSION}/turns", handlers.list_session_turns, ItemList[Turn], parameters=_PAGE),
     _endpoint(f"GET {_SESSION}/turns/{{turn_id}}", handlers.retrieve_session_turn, Turn),
-    _list(
+    _endpoint(
         f"GET {_SESSION}/turns/{{turn_id}}/items",
         handlers.list_turn_items,
-        ItemList[_Item],
+        ItemList[Object],
         parameters=_FREE_PAGE,
     ),
     *(
-        _list(
+        _endpoint(
             f"GET {_SESSION}/{name}",
             handlers.list_nothing,
-            ItemList[_Item],
+            ItemList[Object],
+            parameters=_PAGE,
             operation_id=f"list_session_{name}",
         )
         for name in ("subagents", "artifacts", "traces")
@@ -191,11 +191,9 @@ async def _run(app: web.Application) -> AsyncIterator[None]:
     """Goes on with what a restart has interrupted, and ends streams when the server begins to stop."""
     sessions = app[SESSIONS]
     await sessions.recover()
-    tasks = set[asyncio.Task[None]]()
-    keep_until_done(tasks, asyncio.create_task(_end_streams(sessions)))
+    ending = asyncio.create_task(_end_streams(sessions))
     yield
-    for task in tasks:
-        task.cancel()
+    ending.cancel()
 
 
 async def _end_streams(sessions: Sessions) -> None:

@@ -15,13 +15,13 @@ from msgspec.structs import replace
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.app_keys import RUNS
-from codex_proxy.http.body import name_ignored, parse_body, read_body
+from codex_proxy.http.body import IGNORED_HEADER, name_ignored, parse_body, read_body
 from codex_proxy.http.endpoint import json_response
 from codex_proxy.http.exchange import stream_response
 from codex_proxy.http.listing import MAX_PAGE_ITEMS, list_object
 from codex_proxy.http.middleware.request_context import NOTES, OWNER, REPLY_HEADERS
 from codex_proxy.http.sse import EventStream
-from codex_proxy.http.turns import IGNORED_HEADER, agent_headers, note_admitted
+from codex_proxy.http.turns import agent_headers, note_admitted
 from codex_proxy.parts.sessions import wire
 from codex_proxy.parts.sessions.agents import (
     AgentDeleted,
@@ -58,7 +58,6 @@ from codex_proxy.store.values import Page, PageRequest
 from codex_proxy.surfaces.requests.body import RequestModel, number_in, unsupported_value
 
 M = TypeVar("M", bound=RequestModel)
-T = TypeVar("T")
 
 DEFAULT_LIMIT: Final = 20
 MAX_KEY: Final = 256
@@ -68,9 +67,12 @@ _METADATA: Final = re.compile(r"metadata\[(.+)\]", re.DOTALL)
 
 async def _parse(request: web.Request, model: type[M]) -> tuple[M, bytes]:
     body = await read_body(request)
-    given, ignored = await parse_body(request, body, lambda body, pdfs: wire.parse_body_of(model, body, pdfs))
-    agent = getattr(given, "agent", None)
-    name_ignored(request, (*ignored, *ignored_in(agent, "agent.")))
+    given, ignored = await parse_body(request, body, lambda body, _: wire.parse_body_of(model, body))
+    name_ignored(request, ignored)
+    if isinstance(given, wire.AgentFields):
+        name_ignored(request, ignored_in(given))
+    else:
+        name_ignored(request, ignored_in(getattr(given, "agent", None), "agent."))
     return given, body
 
 
@@ -85,7 +87,6 @@ async def create_agent(request: web.Request) -> web.Response:
     """Saves an agent."""
     sessions, owner = _at(request)
     given, _ = await _parse(request, wire.CreateAgentBody)
-    name_ignored(request, [*ignored_in(given)])
     now = sessions.now()
     agent = StoredAgent(
         id=sessions.new_id("agent_"),
@@ -119,7 +120,6 @@ async def update_agent(request: web.Request) -> web.Response:
     sessions, owner = _at(request)
     given, _ = await _parse(request, wire.AgentBody)
     found = await sessions.store.get(owner, AGENT, _id(request))
-    name_ignored(request, [*ignored_in(given)])
     metadata = (given.metadata or {}) if "metadata" in given.model_fields_set else found.metadata
     settings = settings_of(given, found.settings)
     agent = replace(found, settings=settings, metadata=metadata, updated_at=sessions.now())
@@ -147,7 +147,7 @@ async def create_session(request: web.Request) -> web.StreamResponse:
     With `stream` its events follow until it is idle.
     """
     sessions, owner = _at(request)
-    store = sessions.store
+    store = sessions.store  # without one the body is not read
     given, _ = await _parse(request, wire.SessionBody)
     environment = _environment(given.environment, sessions)
     inline = wire.AgentFields() if given.agent is None else given.agent
@@ -194,12 +194,10 @@ async def create_session(request: web.Request) -> web.StreamResponse:
 def _note_agent(request: web.Request, prepared: PreparedResponse) -> None:
     """Names the agent, and the settings that have no effect with it, in headers of the answer."""
     note_admitted(request, prepared.turn)
-    headers = request[REPLY_HEADERS]
     found = agent_headers(request.app[RUNS].agent, prepared.parsed, prepared.turn)
-    ignored = [f"agent.{name}" for name in found.pop(IGNORED_HEADER, "").split(", ") if name]
-    named = [*filter(None, headers.get(IGNORED_HEADER, "").split(", ")), *ignored]
-    headers.update(found)
-    name_ignored(request, named)
+    ignored = found.pop(IGNORED_HEADER, "")
+    request[REPLY_HEADERS].update(found)
+    name_ignored(request, [f"agent.{name}" for name in ignored.split(", ") if name])
 
 
 def _environment(given: wire.Environment, sessions: Sessions) -> dict[str, Any]:

@@ -39,6 +39,9 @@ class Kind(NamedTuple, Generic[T]):
     title: str
     """What errors call it."""
 
+    def key(self, id: str) -> RecordKey:
+        return self.name, id
+
     def decode(self, record: Record) -> T:
         return msgspec.json.decode(record.json, type=self.type)
 
@@ -69,16 +72,17 @@ def records_of(session: Session, stored: Iterable[Stored], now: float) -> list[R
 
 def _record(session: Session, stored: Stored, now: float) -> Record:
     json = msgspec.json.encode(stored)
-    if isinstance(stored, Session):
-        busy = bool(stored.turn or stored.queued)
-        return Record(kind=SESSION.name, id=stored.id, json=json, created=float(stored.created_at), busy=busy)
-    kind, id = (
-        (TURN.name, stored.id)
-        if isinstance(stored, SessionTurn)
-        else (ENTRY.name, stored.id)
-        if isinstance(stored, Entry)
-        else (CALL.name, _in_session(session.id, stored.call_id))
-    )
+    match stored:
+        case Session():
+            busy = bool(stored.turn or stored.queued)
+            created = float(stored.created_at)
+            return Record(kind=SESSION.name, id=stored.id, json=json, created=created, busy=busy)
+        case SessionTurn():
+            kind, id = TURN.key(stored.id)
+        case Entry():
+            kind, id = ENTRY.key(stored.id)
+        case Call():
+            kind, id = CALL.key(_in_session(session.id, stored.call_id))
     return Record(kind=kind, id=id, json=json, created=now, parent=session.id)
 
 
@@ -156,17 +160,11 @@ class SessionStore:
         page = await self.page(owner, ENTRY, PageRequest(1, "desc", None), parent=session)
         return page.items[0].id if page.items else ""
 
-    async def write(
-        self, owner: str, records: Sequence[Record], *, session: str = "", require: RecordKey | None = None
-    ) -> None:
-        """Writes all records, or none. Raises `Fault`, NOT_FOUND if the `session` to which they belong, or the record
-        `require`, was deleted.
-        """
+    async def write(self, owner: str, records: Sequence[Record], *, require: RecordKey | None = None) -> None:
+        """Writes all records, or none. Raises `Fault`, NOT_FOUND if the record `require` was deleted."""
         with store_errors_as_faults():
             try:
-                await self._store.write_records(
-                    owner, records, require=(SESSION.name, session) if session else require
-                )
+                await self._store.write_records(owner, records, require=require)
             except NotStored as error:
                 raise Fault.of(FaultKind.NOT_FOUND, f"'{excerpt(error.id)}' was deleted.") from None
 

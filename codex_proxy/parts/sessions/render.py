@@ -30,6 +30,18 @@ from codex_proxy.parts.sessions.sessions import (
 EventObject: TypeAlias = dict[str, Any]
 """An event without `event_id` and `obfuscation`, which whoever sends it adds."""
 
+
+def turn_event(session: str, turn: str, kind: str, /, **fields: Any) -> EventObject:
+    """Returns the event `agent.session.turn.` + `kind` of a turn."""
+    return {"type": f"agent.session.turn.{kind}", "session_id": session, "turn_id": turn, **fields}
+
+
+def error_event(session: str, code: str, message: str) -> EventObject:
+    """Returns the event that says why a turn, or the stream itself, has failed."""
+    error = {"type": "server_error", "code": code, "message": message, "param": None}
+    return {"type": "error", "session_id": session, "error": error}
+
+
 _PREFIXES: Final[Mapping[type, str]] = {
     Message: "msg",
     Reasoning: "rs",
@@ -223,14 +235,7 @@ class TurnRenderer:
     # --- events -----------------------------------------------------------------------------------
 
     def _tell(self, kind: str, **fields: Any) -> None:
-        self.events.append(
-            {
-                "type": f"agent.session.turn.{kind}",
-                "session_id": self._session,
-                "turn_id": self._turn,
-                **fields,
-            }
-        )
+        self.events.append(turn_event(self._session, self._turn, kind, **fields))
 
     def _tell_part(self, opened: _Open, kind: str, **fields: Any) -> None:
         self._tell(kind, item_id=opened.id, output_index=opened.place, content_index=0, **fields)

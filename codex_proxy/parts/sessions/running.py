@@ -29,12 +29,11 @@ from codex_proxy.parts.sessions.render import EventObject
 from codex_proxy.parts.sessions.sessions import Content, Session, TurnError, input_items
 from codex_proxy.parts.sessions.state import Result, SessionState, conflict
 from codex_proxy.parts.sessions.stream import EventReader, encode_event
-from codex_proxy.responses.prepare import PreparedResponse, start_run
-from codex_proxy.responses.saving import RETRY_SECONDS
-from codex_proxy.responses.service import ResponsesService
+from codex_proxy.responses.prepare import PreparedResponse, try_to_start
+from codex_proxy.responses.service import RETRY_SECONDS, ResponsesService
 from codex_proxy.runs.event_log import have_an_end
 from codex_proxy.runs.run import Run
-from codex_proxy.store.values import Record
+from codex_proxy.store.values import Record, RecordKey
 from codex_proxy.surfaces.answers.usage import TurnTokens, tokens_in
 from codex_proxy.surfaces.models import billed_model
 
@@ -140,6 +139,10 @@ class LiveSession:
     @property
     def session(self) -> Session:
         return self.state.session
+
+    @property
+    def _key(self) -> RecordKey:
+        return SESSION.key(self.session.id)
 
     @property
     def is_idle(self) -> bool:
@@ -289,9 +292,8 @@ class LiveSession:
         changes = self.state.take()
         records = [*records_of(self.session, changes.records, self._service.epoch()), *more]
         if records:
-            await self._service.store.write(self.owner, records, session="" if new else self.session.id)
-        if self._readers:
-            self._publish(self._encode(changes.events))
+            await self._service.store.write(self.owner, records, require=None if new else self._key)
+        await self._tell(changes.events)
 
     def _go_on(self) -> None:
         """Has the agent go on with the turn, if there is something to do for it."""
@@ -424,14 +426,9 @@ class LiveSession:
         responses = self._service.responses
         held.callback((await responses.background.slots.take(self.owner)).give_back)
         while True:
-            try:
-                return await start_run(responses, prepared)
-            except Fault as fault:
-                if fault.failure.kind is not FaultKind.CONCURRENCY_EXCEEDED:
-                    raise
-            with contextlib.suppress(TimeoutError):  # where the server stops, the next try raises that
-                async with asyncio.timeout(RETRY_SECONDS):
-                    await responses.runs.until_draining()
+            run = await try_to_start(responses, prepared)
+            if run is not None:
+                return run
 
     async def _commit_surely(self, *, long: bool = False) -> None:
         """Stores what has changed, however long the store cannot be reached, then tells readers. `long`: whether that
@@ -442,7 +439,7 @@ class LiveSession:
         records = await beside_the_loop(partial(records_of, self.session, changes.records, epoch), long=long)
         while records:
             try:
-                await self._service.store.write(self.owner, records, session=self.session.id)
+                await self._service.store.write(self.owner, records, require=self._key)
                 self._trouble = None
                 break
             except Fault as fault:
@@ -450,18 +447,19 @@ class LiveSession:
                     raise
                 self._trouble = fault.failure
                 await asyncio.sleep(RETRY_SECONDS)
+        await self._tell(changes.events, long=long)
+
+    async def _tell(self, events: Sequence[EventObject], *, long: bool = False) -> None:
+        """Sends events to all readers. `long`: whether that is much text."""
         if self._readers:
-            encoded = await beside_the_loop(partial(self._encode, changes.events), long=long)
-            self._publish(encoded)
+            encoded = await beside_the_loop(partial(self._encode, events), long=long)
+            for reader in tuple(self._readers):
+                reader.add(encoded)
 
     def _encode(self, events: Sequence[EventObject]) -> list[tuple[str, bytes]]:
         """Returns the type and the JSON of each event."""
         ids = self._service.responses.ids
         return [(event["type"], encode_event(event, ids.new("event_"))) for event in events]
-
-    def _publish(self, encoded: Sequence[tuple[str, bytes]]) -> None:
-        for reader in tuple(self._readers):
-            reader.add(encoded)
 
     def _on_right_lost(self, failure: Failure) -> None:
         if self._run is not None:

@@ -23,7 +23,7 @@ from codex_proxy.core.own_errors import trace_of
 from codex_proxy.parts.sessions.agents import turn_request
 from codex_proxy.parts.sessions.records import SESSION, TURN, SessionStore
 from codex_proxy.parts.sessions.running import MANY_ENTRIES, RESTARTED, LiveSession, Submitted
-from codex_proxy.parts.sessions.sessions import Content, Session
+from codex_proxy.parts.sessions.sessions import Content, Session, message_item
 from codex_proxy.parts.sessions.state import Result, SessionState
 from codex_proxy.responses.context import read_context
 from codex_proxy.responses.prepare import PreparedResponse, prepare_in_context
@@ -42,7 +42,7 @@ MAX_STREAMS: Final = 1000
 """Maximum open streams of one key."""
 
 
-_ANY_MESSAGE: Final = {"type": "message", "role": "user", "content": "-"}
+_ANY_MESSAGE: Final[Content] = ({"type": "input_text", "text": "-"},)
 """With which the settings of a session without messages are checked."""
 
 
@@ -208,8 +208,7 @@ class Sessions:
         self, owner: str, session: Session, messages: Sequence[Content] = ()
     ) -> PreparedResponse:
         """Returns a first turn with these messages, admitted. Raises `Fault` for settings that cannot be served."""
-        items = [{"type": "message", "role": "user", "content": content} for content in messages]
-        return await self.prepare(owner, session, items or [_ANY_MESSAGE])
+        return await self.prepare(owner, session, [*map(message_item, messages or [_ANY_MESSAGE])])
 
     def agent_of(self, prepared: PreparedResponse) -> str:
         """Returns the name of the agent that runs a turn."""

@@ -489,6 +489,11 @@ def turn_error(failure: Failure) -> TurnError:
 # --- the conversation of a turn ----------------------------------------------------------------------
 
 
+def message_item(content: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns a message of the client as an input item of the Responses API."""
+    return {"type": "message", "role": "user", "content": list(content)}
+
+
 def input_items(entries: Iterable[Entry]) -> list[dict[str, Any]]:
     """Returns a session's log as input items of the Responses API. A call without a result has one that says so."""
     items: list[dict[str, Any]] = []
@@ -503,7 +508,7 @@ def input_items(entries: Iterable[Entry]) -> list[dict[str, Any]]:
         if isinstance(item, UserMessage):
             items += [_no_result(call_id) for call_id in unanswered]
             unanswered.clear()
-            items.append({"type": "message", "role": "user", "content": list(item.content)})
+            items.append(message_item(item.content))
             continue
         whole = WholeItem.of(item.events())
         text = "".join(whole.text)

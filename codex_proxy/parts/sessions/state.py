@@ -16,7 +16,7 @@ from codex_proxy.core.events import Event, Stop, TurnEnded, Usage
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.items import ItemStatus
 from codex_proxy.core.shown_text import excerpt
-from codex_proxy.parts.sessions.render import EventObject, TurnRenderer
+from codex_proxy.parts.sessions.render import EventObject, TurnRenderer, error_event, turn_event
 from codex_proxy.parts.sessions.sessions import (
     TOO_LONG,
     Call,
@@ -73,7 +73,7 @@ class SessionState:
         self.last_item = last_item
         self._renderer = None if turn is None else _renderer_of(turn)
         self._session_changed = False
-        self._at_rest = turn is None and not session.queued
+        self._rest_told = turn is None and not session.queued
         """Whether readers know that no turn goes on."""
         self._called = False
         """Whether the run has called functions of the client."""
@@ -94,11 +94,11 @@ class SessionState:
     def undo(self) -> Callable[[], None]:
         """Returns a function that takes back what clients change from now on, unless it was taken by `take`."""
         renderer, session, turn, last_item = self._renderer, self.session, self.turn, self.last_item
-        restore_renderer, at_rest = None if renderer is None else renderer.undo(), self._at_rest
+        restore_renderer, rest_told = None if renderer is None else renderer.undo(), self._rest_told
 
         def restore() -> None:
             self._renderer, self.session, self.turn, self.last_item = renderer, session, turn, last_item
-            self._at_rest = at_rest
+            self._rest_told = rest_told
             if restore_renderer is not None:
                 restore_renderer()
             self.take()
@@ -233,9 +233,9 @@ class SessionState:
         """Behind a turn's end, once: begins the next one, with the id `turn_id` and the messages that wait longest, or
         tells that the session is idle. `may_begin`: whether turns may begin.
         """
-        if self.turn is not None or self._at_rest:
+        if self.turn is not None or self._rest_told:
             return
-        self._at_rest = True
+        self._rest_told = True
         if may_begin and self.session.queued:
             messages, *later = self.session.queued
             self._set(queued=tuple(later))
@@ -251,7 +251,7 @@ class SessionState:
             id=turn_id, session=session.id, agent_id=session.agent_id, created_at=now, before=self.last_item
         )
         self._renderer = _renderer_of(self.turn)
-        self._at_rest = False
+        self._rest_told = False
         self._set(turn=turn_id, calls=(), status="in_progress", last_active_at=now)
         self._set_turn()
         self._tell_turn("created")
@@ -274,8 +274,7 @@ class SessionState:
         )
         self._tell_turn(status, usage=usage_object(usage))
         if error is not None:
-            told = {"type": "server_error", "code": error.code, "message": error.message, "param": None}
-            self._events.append({"type": "error", "session_id": session.id, "error": told})
+            self._events.append(error_event(session.id, error.code, error.message))
         self.turn = self._renderer = None
 
     def _end_open_items(self) -> None:
@@ -285,26 +284,19 @@ class SessionState:
 
     def _add_input(self, item: UserMessage | CallResult, prefix: str) -> None:
         assert self.turn is not None, "an input has a turn"
-        assert self._renderer is not None, "a turn has one"
+        assert self._renderer is not None, "a turn has a renderer"
         entry = Entry(self._renderer.new_id(prefix), self.turn.id, item)
         self._renderer.add_input(entry, item_object(entry))
         self._take_rendered()
 
     def _end_call(self, call: Call, status: ItemStatus) -> None:
         entry = self._entries[call.item] = call_entry(call, status)
-        self._events.append(
-            {
-                "type": "agent.session.turn.item.done",
-                "session_id": self.session.id,
-                "turn_id": call.turn,
-                "item": item_object(entry),
-                "output_index": call.index,
-            }
-        )
+        done = {"item": item_object(entry), "output_index": call.index}
+        self._events.append(turn_event(self.session.id, call.turn, "item.done", **done))
 
     def _take_rendered(self) -> None:
         renderer = self._renderer
-        assert renderer is not None, "what is rendered is of a turn"
+        assert renderer is not None, "a turn has a renderer"
         self._events += renderer.events
         self._entries |= {entry.id: entry for entry in renderer.entries}
         self._calls |= {call.call_id: call for call in renderer.calls}
@@ -321,23 +313,16 @@ class SessionState:
         self._session_changed = True
 
     def _set_turn(self, **changes: Any) -> None:
-        assert self.turn is not None, "there is one to change"
+        assert self.turn is not None, "a change of a turn has one"
         self.turn = self._turns[self.turn.id] = replace(self.turn, **changes)
 
     def _tell_session(self, kind: str) -> None:
         self._events.append({"type": f"agent.session.{kind}", "session": session_object(self.session)})
 
     def _tell_turn(self, kind: str, **more: Any) -> None:
-        assert self.turn is not None, "it is told of"
-        self._events.append(
-            {
-                "type": f"agent.session.turn.{kind}",
-                "session_id": self.session.id,
-                "turn_id": self.turn.id,
-                "turn": turn_object(self.turn),
-                **more,
-            }
-        )
+        assert self.turn is not None, "an event of a turn has one"
+        event = turn_event(self.session.id, self.turn.id, kind, turn=turn_object(self.turn), **more)
+        self._events.append(event)
 
 
 def _renderer_of(turn: SessionTurn) -> TurnRenderer:

@@ -10,7 +10,7 @@ from typing import Final
 
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.json_values import encode_json
-from codex_proxy.parts.sessions.render import EventObject
+from codex_proxy.parts.sessions.render import EventObject, error_event
 from codex_proxy.runs.event_log import Push, Wakeup
 
 MAX_BEHIND: Final = 8 << 20
@@ -31,7 +31,6 @@ class EventReader:
     """
 
     refusal: Failure | None = None
-    has_long_answer = False
 
     def __init__(
         self, session: str, on_close: Callable[[EventReader], None], *, obfuscated: bool, ends_at_rest: bool
@@ -97,9 +96,7 @@ class EventReader:
         self._wakeup.wake(last=True)
 
     def _error(self, code: str, message: str) -> bytes:
-        error = {"type": "server_error", "code": code, "message": message, "param": None}
-        event = {"type": "error", "session_id": self._session, "error": error}
-        return encode_event(event, f"event_{secrets.token_hex(16)}")
+        return encode_event(error_event(self._session, code, message), f"event_{secrets.token_hex(16)}")
 
 
 def _frame(event: bytes, *, obfuscated: bool) -> bytes:

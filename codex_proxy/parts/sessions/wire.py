@@ -10,7 +10,6 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 from pydantic import AfterValidator, Field
 
 from codex_proxy.core.faults import Fault, bad_request
-from codex_proxy.core.media import PdfTexts
 from codex_proxy.surfaces.models import Effort
 from codex_proxy.surfaces.requests.body import Name, Parameters, RequestModel, parse_as, wrong_value
 from codex_proxy.surfaces.requests.fields import ByKind, Refused, ignored_fields
@@ -137,6 +136,7 @@ class HostedTool(Exact, extra="allow"):
 AgentTool: TypeAlias = Annotated[
     FunctionTool | ToolSearch | ProgrammaticToolCalling | McpTool | WebSearchTool | HostedTool, ByKind()
 ]
+Tools: TypeAlias = Annotated[list[AgentTool], Field(max_length=128)]
 
 # --- an agent -----------------------------------------------------------------------------------
 
@@ -182,7 +182,7 @@ class AgentFields(Exact):
 
     model: ModelName | None = None
     instructions: Annotated[str, Field(max_length=TEXT_LIMIT)] | None = None
-    tools: Annotated[list[AgentTool], Field(max_length=128)] | None = None
+    tools: Tools | None = None
     reasoning: Reasoning | None = None
     text: TextSettings | None = None
     service_tier: ServiceTier | None = None
@@ -242,9 +242,8 @@ class InputImage(Exact):
     image_url: Annotated[str, Field(min_length=1)]
 
 
-Content: TypeAlias = Annotated[
-    list[Annotated[InputText | InputImage, ByKind()]], Field(min_length=1, max_length=1000)
-]
+Part: TypeAlias = Annotated[InputText | InputImage, ByKind()]
+Content: TypeAlias = Annotated[list[Part], Field(min_length=1, max_length=1000)]
 
 
 class InputMessage(Exact):
@@ -266,6 +265,9 @@ def _refuse_review(given: str) -> str:
     return given
 
 
+Review: TypeAlias = Annotated[Literal["none", "auto_review"], AfterValidator(_refuse_review)]
+
+
 class SessionBody(RequestModel, extra="allow"):
     """The body of `POST /v1/agents/sessions`."""
 
@@ -276,7 +278,7 @@ class SessionBody(RequestModel, extra="allow"):
     metadata: AgentMetadata | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    review: Annotated[Literal["none", "auto_review"], AfterValidator(_refuse_review)] = "none"
+    review: Review = "none"
     vault_ids: Annotated[
         list[str] | None,
         Refused(
@@ -289,7 +291,7 @@ class SessionAgentUpdate(Exact):
     model: ModelName | None = None
     reasoning: Reasoning | None = None
     service_tier: ServiceTier | None = None
-    tools: Annotated[list[AgentTool], Field(max_length=128)] | None = None
+    tools: Tools | None = None
 
 
 class SessionUpdateBody(RequestModel, extra="allow"):
@@ -297,7 +299,7 @@ class SessionUpdateBody(RequestModel, extra="allow"):
 
     metadata: AgentMetadata | None = None
     agent: SessionAgentUpdate | None = None
-    review: Annotated[Literal["none", "auto_review"], AfterValidator(_refuse_review)] = "none"
+    review: Review = "none"
 
 
 # --- events of a client -------------------------------------------------------------------------
@@ -319,8 +321,7 @@ class ToolResultInput(Exact):
     success: bool
     output: (
         Annotated[
-            Annotated[str, Field(max_length=TEXT_LIMIT)]
-            | Annotated[list[Annotated[InputText | InputImage, ByKind()]], Field(max_length=1000)],
+            Annotated[str, Field(max_length=TEXT_LIMIT)] | Annotated[list[Part], Field(max_length=1000)],
             ByKind(),
         ]
         | None
@@ -359,9 +360,9 @@ class EventsBody(RequestModel, extra="allow"):
 # --- parsing ------------------------------------------------------------------------------------
 
 
-def parse_body_of(model: type[M], body: bytes, pdfs: PdfTexts | None = None) -> tuple[M, tuple[str, ...]]:
+def parse_body_of(model: type[M], body: bytes) -> tuple[M, tuple[str, ...]]:
     """Returns the body as a `model`, and the fields of its top level without effect. An empty body and `null` are an
-    empty object. `pdfs` is not used. Raises `Fault`.
+    empty object. Raises `Fault`.
     """
     stripped = body.strip()
     parsed, notes = parse_as(model, b"{}" if stripped in (b"", b"null") else body)
