@@ -324,7 +324,7 @@ async def _read_conversation(request: web.Request) -> tuple[ParsedContext, tuple
         context, left_out = without_orphans(context)
     containers = containers_for(agent_for(service.runs.agent, parsed.agent_model), request[CLIENT])
     context, without = without_containers(context, containers)
-    name_ignored(request, (*parsed.ignored, *left_out, *without))
+    name_ignored(request, (*left_out, *without))
     earlier = [item.shown for item in context.earlier if item.shown is not None]
     fresh = [item.shown for item in context.fresh if item.shown is not None]
     return parsed, contexts.context_history(parsed, [*earlier, *fresh], earlier=len(earlier))

@@ -17,11 +17,12 @@ import pytest
 import structlog
 from aiohttp import web
 
+from codex_proxy.agents.process_pool.plan import AHEAD_USES
 from codex_proxy.http.endpoint import add_endpoints
 from codex_proxy.http.endpoints import ENDPOINTS
 from tests.access.browser import Page, Pages, browser, rebound, required_browser
 from tests.access.keyed import ids_of_agents
-from tests.http.serving import Proxy, fake_proxy, user
+from tests.http.serving import Proxy, fake_proxy, until, user
 from tests.waiting import PATIENCE
 from tests.web_application import serve_application
 
@@ -74,6 +75,9 @@ async def _tour(program: str, folder: Path) -> Tour:
             )
         )
         bait = await _bait(proxy)
+        own = 1 + bool(bait["session"])
+        # A command that is used often has a child that waits, which must not be taken for a foreign page's.
+        await until(lambda: len(started.read_text().split()) == own + (own >= AHEAD_USES))
         relay = await stack.enter_async_context(rebound(port, proxy.server.port))
         _lay_out(pages, proxy, port, bait)
         children, before = len(started.read_text().split()), _dump(proxy)
