@@ -1,4 +1,4 @@
-"""Posts signed webhooks when a background response has ended, again after `DELAYS` if that fails. They stay in the
+"""Posts signed webhooks of background responses and of sessions, again after `DELAYS` if that fails. They stay in the
 store until delivered; of several servers, the one that claims a webhook sends it. Source: docs/responses.md.
 """
 
@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 from typing import TypeAlias
 
 import aiohttp
@@ -16,7 +17,7 @@ from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.own_errors import repeat
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import DELIVERY_SECONDS, PendingWebhook, StoreError
-from codex_proxy.surfaces.responses.webhooks import event_id_of, sign, webhook_body
+from codex_proxy.surfaces.responses.webhooks import sign, webhook_body
 
 log = structlog.get_logger("codex_proxy.http")
 
@@ -50,11 +51,8 @@ class WebhookSender:
         self._stuck: set[Key] = set()
         """Webhooks that are done but could not be removed from the outbox."""
 
-    def make_for(self, response_id: str, status: str) -> list[PendingWebhook]:
-        event_id = event_id_of(response_id)
-        body = webhook_body(
-            event_id=event_id, response_id=response_id, status=status, created_at=int(self._clock.epoch())
-        )
+    def make(self, event_id: str, kind: str, data: Mapping[str, object]) -> list[PendingWebhook]:
+        body = webhook_body(event_id, kind, data, int(self._clock.epoch()))
         return [PendingWebhook(event_id, url, body) for url in self._urls]
 
     def wake(self) -> None:

@@ -136,6 +136,7 @@ async def prepare_in_context(
         model=parsed.model_asked,
         workdir_field=parsed.workdir_param,
         image_fields=parsed.web_images,
+        optional_images=parsed.optional_images,
         mcp=() if parsed.compacts else parsed.mcp,
         hosted=parsed.hosted,
     )

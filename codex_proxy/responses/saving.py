@@ -25,6 +25,7 @@ from codex_proxy.store.values import (
     UNFINISHED,
     Frame,
     NotStored,
+    PendingWebhook,
     StoredItem,
     StoredResponse,
     StoreUnavailable,
@@ -37,6 +38,7 @@ from codex_proxy.surfaces.responses.output import HOSTED_TYPES, WHOLE_CALLS
 from codex_proxy.surfaces.responses.parse import ParsedResponse
 from codex_proxy.surfaces.responses.profile import is_last
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
+from codex_proxy.surfaces.responses.webhooks import event_id_of
 
 _Key: TypeAlias = tuple[str, str | None]
 """The kind and id that an item and the model's form of it have in common."""
@@ -111,6 +113,9 @@ async def end_stored_response(
     `StoreError`: `StoreConflict` without the leases.
     """
     webhooks = service.webhooks
+    told: Sequence[PendingWebhook] = ()
+    if webhooks is not None:
+        told = webhooks.make(event_id_of(final["id"]), f"response.{final['status']}", {"id": final["id"]})
     try:
         return await store.update_response(
             owner,
@@ -120,7 +125,7 @@ async def end_stored_response(
             output=output,
             append=append,
             only_from=UNFINISHED,
-            webhooks=() if webhooks is None else webhooks.make_for(final["id"], final["status"]),
+            webhooks=told,
             frames=frames,
             epoch=epoch,
             turn_epoch=turn_epoch,

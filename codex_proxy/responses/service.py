@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import msgspec
@@ -145,8 +145,8 @@ def _too_many(message: str) -> Fault:
 class Webhooks(Protocol):
     """A sender of webhooks, which are in the store."""
 
-    def make_for(self, response_id: str, status: str) -> Sequence[PendingWebhook]:
-        """Returns the webhooks for the end of a response, to be stored with it."""
+    def make(self, event_id: str, kind: str, data: Mapping[str, object]) -> Sequence[PendingWebhook]:
+        """Returns the webhooks for an event of the type `kind`, to be stored with what it tells."""
 
     def wake(self) -> None:
         """Called when there may be new webhooks in the store."""

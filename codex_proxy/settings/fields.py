@@ -260,7 +260,9 @@ class CoreSettings(SourcedSettings):
     background_recovery: Literal["fail", "rerun"] = Field(
         "fail", description="what happens to interrupted background responses after a restart"
     )
-    webhooks: WebhookTable = Field(WebhookTable(), description="webhooks about ended background responses")
+    webhooks: WebhookTable = Field(
+        WebhookTable(), description="webhooks about background responses and sessions"
+    )
 
     max_tool_call_iterations: int = from_variables(
         "MAX_TOOL_CALL_ITERATIONS",

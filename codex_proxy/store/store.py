@@ -332,19 +332,26 @@ class Store(ABC):
         *,
         gone: Collection[RecordKey] = (),
         require: RecordKey | None = None,
+        webhooks: Sequence[PendingWebhook] = (),
     ) -> None:
-        """Adds or replaces records in this order, and deletes those `gone` as `delete_record` does: all together.
+        """Adds or replaces records in this order, deletes those `gone` as `delete_record` does, and adds `webhooks`,
+        all together.
 
         Of one that exists (of its owner, kind and id) only `json`, `busy` and the time of its last use change. Its
         parent is there before, or earlier in the order; to write what is below a record is a use of it, too. Raises
         `NotStored`, and writes nothing, without a parent, or without the record `require`: who goes on with a record
         that may have been deleted meanwhile names it, so that it does not come back.
         """
-        await self._write_records(owner, to_write(records, gone), gone, require)
+        await self._write_records(owner, to_write(records, gone), gone, require, webhooks)
 
     @abstractmethod
     async def _write_records(
-        self, owner: str, written: Sequence[Record], gone: Collection[RecordKey], require: RecordKey | None
+        self,
+        owner: str,
+        written: Sequence[Record],
+        gone: Collection[RecordKey],
+        require: RecordKey | None,
+        webhooks: Sequence[PendingWebhook],
     ) -> None: ...
 
     async def record(self, owner: str, kind: str, id: str) -> Record | None:

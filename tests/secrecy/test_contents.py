@@ -114,6 +114,9 @@ async def test_without_log_content_nothing_is_logged_and_with_it_the_banner_says
         json.dumps({"arguments": json.dumps({"access_token": "SECRET", "q": "kept"})}),
         json.dumps({"arguments": json.dumps({"inner": json.dumps({"client_secret": "SECRET"})})}),
         '{"headers": {"Authorization": "Bearer SECRET"}}',
+        '{"headers": {"X-Team": "SECRET}", "X-Other": "SECRET\\\\", "X-More": "SECRET"}, "a": 1}',
+        '{"transport": {"type": "http", "http_headers" : {"a": "SECRET"}}, "kept": {"env": {"B": "SECRET"}}}',
+        json.dumps({"arguments": json.dumps({"headers": {"X-Team": "SECRET"}, "q": "kept"})}),
         "curl -H 'Authorization: Bearer SECRET' kept",
         "OPENAI_API_KEY=sk-SECRET-1234",
         '{"password": "a \\"quoted\\" SECRET"}',
@@ -138,6 +141,7 @@ def test_of_a_key_that_begins_like_another_nothing_is_left() -> None:
 
 def test_a_value_that_never_ends_is_masked_to_the_end() -> None:
     assert mask_secrets('{"token": "SECRET') == '{"token": "***'
+    assert mask_secrets('{"headers": {"a": "SECRET') == '{"headers": "***"'
 
 
 @pytest.mark.parametrize(
@@ -148,6 +152,11 @@ def test_a_value_that_never_ends_is_masked_to_the_end() -> None:
         '"' + "a-" * 100_000,
         "data:" * 200_000,
         "Bearer" + " " * 200_000,
+        '"headers": {' * 20_000,
+        '"headers":{"' * 20_000,
+        '"env\\":{' * 20_000,
+        '"headers": {' + '"' * 200_001,
+        '"headers"' + " " * 200_000,
     ],
 )
 def test_no_text_keeps_the_mask_busy(text: str) -> None:

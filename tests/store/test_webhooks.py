@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from codex_proxy.store.store import Store
-from codex_proxy.store.values import UNFINISHED, PendingWebhook
+from codex_proxy.store.values import UNFINISHED, NotStored, PendingWebhook, Record
 from tests.store.stored import OWNER, response
 
 ONE = PendingWebhook("evt_1", "https://a.example/hook", b"{}")
@@ -44,6 +45,14 @@ async def test_webhooks_come_with_the_end_the_oldest_first_and_no_more_than_was_
     assert await end_response(store, ONE, ELSEWHERE, TWO)
     assert await due_webhooks(store) == [ONE, ELSEWHERE, TWO]
     assert await claim(store, 2) == [ONE, ELSEWHERE]
+
+
+async def test_webhooks_come_with_records_or_not_at_all(store: Store) -> None:
+    record = Record(kind="a", id="one", json=b"{}", created=1.0)
+    await store.write_records(OWNER, [record], webhooks=[ONE, ELSEWHERE])
+    with pytest.raises(NotStored):
+        await store.write_records(OWNER, [record], require=("a", "two"), webhooks=[TWO])
+    assert await due_webhooks(store) == [ONE, ELSEWHERE]
 
 
 async def test_a_webhook_is_given_to_one_claim_only(store: Store) -> None:

@@ -32,6 +32,15 @@ _NAMES: Final = (
 # In JSON, also in JSON that is a string of JSON: there every quote has so many backslashes in front, and those inside
 # of the value have more. It begins at a quote: at a backslash, it would look through a run of them from each place.
 _VALUE: Final = re.compile(rf'("(?:{_NAMES})(\\*)"\s*:\s*\2").*?((?<!\\)\2"|\Z)', re.IGNORECASE | re.DOTALL)
+# An MCP server's own headers, or variables: each value may be a secret, whatever its name. Every alternative begins
+# with another character and is never tried again, so that the cost is linear.
+_SECRETS: Final = re.compile(
+    r'("(?:headers|http_headers|env)"\s*:\s*)\{(?>"(?:[^"\\]|\\.)*+(?:"|\Z)|[^"}])*+(?:\}|\Z)',
+    re.IGNORECASE | re.DOTALL,
+)
+_SECRETS_IN_STRING: Final = re.compile(
+    r'("(?:headers|http_headers|env)(\\+)"\s*:\s*)\{[^}]*(?:\}|\Z)', re.IGNORECASE
+)
 _BEARER: Final = re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]{4,}", re.IGNORECASE)
 _KEY: Final = re.compile(r"\b(?:sk|rk|pk|ghp|gho|xox[abp])[-_][\w-]{8,}")
 _IMAGE: Final = re.compile(r"(data:[\w/+.-]{0,80};base64,)[\w+/=-]{64,}")
@@ -46,6 +55,8 @@ def mask_secrets(text: str, keys: Sequence[str] = ()) -> str:
         if len(key) >= MIN_SECRET_CHARS:
             text = text.replace(key, MASK)
     text = _VALUE.sub(rf"\1{MASK}\3", text)
+    text = _SECRETS.sub(rf'\1"{MASK}"', text)
+    text = _SECRETS_IN_STRING.sub(rf'\1\2"{MASK}\2"', text)
     text = _BEARER.sub(rf"\1 {MASK}", text)
     text = _KEY.sub(MASK, text)
     return text if len(text) <= MAX_CHARS else f"{text[:MAX_CHARS]}... ({whole - MAX_CHARS} more)"

@@ -259,7 +259,7 @@ def turn_request(settings: AgentSettings, items: Sequence[Mapping[str, Any]]) ->
     request: TurnRequest = {"model": settings.model, "input": items, "store": True}
     if settings.instructions:
         request["instructions"] = settings.instructions
-    if tools := [tool for each in settings.tools if (tool := _requested_tool(each))]:
+    if tools := [tool for each in settings.tools if (tool := requested_tool(each))]:
         request["tools"] = tools
     reasoning = {"effort": settings.effort, "summary": settings.summary}
     request["reasoning"] = {name: value for name, value in reasoning.items() if value}
@@ -271,7 +271,8 @@ def turn_request(settings: AgentSettings, items: Sequence[Mapping[str, Any]]) ->
     return request
 
 
-def _requested_tool(tool: Mapping[str, Any]) -> dict[str, Any] | None:
+def requested_tool(tool: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Returns a session's tool as one of its turns' requests; None for one that has none there."""
     kind = tool["type"]
     if kind == "function":
         return {name: tool[name] for name in ("type", "name", "description", "parameters")}

@@ -15,7 +15,7 @@ from codex_proxy.http.listing import MAX_PAGE_ITEMS
 from codex_proxy.parts.sessions import handlers, wire
 from codex_proxy.parts.sessions.agents import Agent, AgentDeleted
 from codex_proxy.parts.sessions.service import SESSIONS, Sessions
-from codex_proxy.parts.sessions.sessions import AgentSession, SessionDeleted, Turn
+from codex_proxy.parts.sessions.sessions import AgentSession, Environment, SessionDeleted, Turn
 from codex_proxy.settings.fields import Settings
 from codex_proxy.surfaces.answers.renderer import ItemList, Object
 
@@ -63,7 +63,7 @@ _IDEMPOTENCY: Final = Parameter(
     "The same events with the same key are accepted once.",
 )
 _IDS: Final = {
-    "id": "The id of the agent or session.",
+    "id": "The id of the agent, session or environment.",
     "turn_id": "The id of a turn.",
 }
 
@@ -136,6 +136,7 @@ ENDPOINTS: Final = (
             _endpoint(f"POST {path}", handlers.refuse_hosted, None, operation_id=f"create_{_name(path)}"),
         )
     ),
+    _endpoint("GET /agents/environments/{id}", handlers.retrieve_environment, Environment),
     _endpoint(f"GET {_SESSION}", handlers.retrieve_session, AgentSession),
     _endpoint(f"POST {_SESSION}", handlers.update_session, AgentSession, body=wire.SessionUpdateBody),
     _endpoint(f"DELETE {_SESSION}", handlers.delete_session, SessionDeleted),

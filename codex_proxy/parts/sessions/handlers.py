@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from aiohttp import web
 from msgspec.structs import replace
 
-from codex_proxy.core.faults import Fault, bad_request
+from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.app_keys import RUNS
 from codex_proxy.http.body import IGNORED_HEADER, name_ignored, parse_body, read_body
@@ -44,6 +44,7 @@ from codex_proxy.parts.sessions.service import SESSIONS, Sessions
 from codex_proxy.parts.sessions.sessions import (
     CallResult,
     Content,
+    Environment,
     Session,
     SessionDeleted,
     SessionTurn,
@@ -149,7 +150,8 @@ async def create_session(request: web.Request) -> web.StreamResponse:
     sessions, owner = _at(request)
     store = sessions.store  # without one the body is not read
     given, _ = await _parse(request, wire.SessionBody)
-    environment = _environment(given.environment, sessions)
+    id = sessions.new_id("sess_")
+    environment = _environment(given.environment, id)
     inline = wire.AgentFields() if given.agent is None else given.agent
     if given.agent_id is None:
         agent_id, settings = sessions.new_id("agent_"), settings_of(inline, None, "agent.")
@@ -163,7 +165,7 @@ async def create_session(request: web.Request) -> web.StreamResponse:
         raise bad_request("conversation-only sessions currently require initial input", "input")
     now = sessions.now()
     session = Session(
-        id=sessions.new_id("sess_"),
+        id=id,
         created_at=now,
         last_active_at=now,
         agent_id=agent_id,
@@ -200,8 +202,10 @@ def _note_agent(request: web.Request, prepared: PreparedResponse) -> None:
     name_ignored(request, [f"agent.{name}" for name in ignored.split(", ") if name])
 
 
-def _environment(given: wire.Environment, sessions: Sessions) -> dict[str, Any]:
-    """Returns an environment as it is stored and shown. Raises `Fault` for one that this server does not have."""
+def _environment(given: wire.Environment, session: str) -> dict[str, Any]:
+    """Returns the environment of the session with this id, as it is stored and shown. Raises `Fault` for one that this
+    server does not have.
+    """
     if isinstance(given, wire.OpenAIHosted):
         message = (
             "This server has no hosted sandboxes: use `self_hosted` with a folder of this machine, or `none`."
@@ -211,7 +215,7 @@ def _environment(given: wire.Environment, sessions: Sessions) -> dict[str, Any]:
         return {"type": "none"}
     return {
         "type": "self_hosted",
-        "id": sessions.new_id("env_"),
+        "id": session.replace("sess_", "env_"),
         "workspace_directory": given.workspace_directory,
         "remote_url": given.remote_url or "",
         "capability_directories": [],
@@ -428,6 +432,25 @@ async def list_nothing(request: web.Request) -> web.Response:
     if _page_of(request).after is not None:
         raise bad_request("Invalid resource ID in `after`", "after")
     return json_response(list_object([], has_more=False))
+
+
+async def retrieve_environment(request: web.Request) -> web.Response:
+    """Returns the environment of a session, a folder of this machine."""
+    sessions, owner = _at(request)
+    id = _id(request)
+    session = await sessions.store.find(owner, SESSION, id.replace("env_", "sess_"))
+    if session is None or session.environment.get("id") != id:
+        raise Fault.of(FaultKind.NOT_FOUND, f"Environment with id '{excerpt(id)}' not found.")
+    found: Environment = {
+        "id": id,
+        "object": "agent.environment",
+        "type": "self_hosted",
+        "status": "connected",
+        "files": [],
+        "plugins": [],
+        "skills": [],
+    }
+    return json_response(found)
 
 
 async def refuse_hosted(request: web.Request) -> web.Response:

@@ -16,7 +16,7 @@ from codex_proxy.parts.sessions.sessions import Call, Entry, Session, SessionTur
 from codex_proxy.parts.sessions.state import Stored
 from codex_proxy.store.health import store_errors_as_faults
 from codex_proxy.store.store import Store
-from codex_proxy.store.values import NotStored, Page, PageRequest, Record, RecordKey
+from codex_proxy.store.values import NotStored, Page, PageRequest, PendingWebhook, Record, RecordKey
 
 T = TypeVar("T")
 
@@ -160,11 +160,18 @@ class SessionStore:
         page = await self.page(owner, ENTRY, PageRequest(1, "desc", None), parent=session)
         return page.items[0].id if page.items else ""
 
-    async def write(self, owner: str, records: Sequence[Record], *, require: RecordKey | None = None) -> None:
-        """Writes all records, or none. Raises `Fault`, NOT_FOUND if the record `require` was deleted."""
+    async def write(
+        self,
+        owner: str,
+        records: Sequence[Record],
+        *,
+        require: RecordKey | None = None,
+        webhooks: Sequence[PendingWebhook] = (),
+    ) -> None:
+        """Writes all records and webhooks, or none. Raises `Fault`, NOT_FOUND if the record `require` was deleted."""
         with store_errors_as_faults():
             try:
-                await self._store.write_records(owner, records, require=require)
+                await self._store.write_records(owner, records, require=require, webhooks=webhooks)
             except NotStored as error:
                 raise Fault.of(FaultKind.NOT_FOUND, f"'{excerpt(error.id)}' was deleted.") from None
 

@@ -42,6 +42,24 @@ def error_event(session: str, code: str, message: str) -> EventObject:
     return {"type": "error", "session_id": session, "error": error}
 
 
+WEBHOOKS: Final[Mapping[str, str]] = {
+    "agent.session.created": "agent.session.created",
+    "agent.session.in_progress": "agent.session.in_progress",
+    "agent.session.requires_action": "agent.session.action_required",
+    "agent.session.idle": "agent.session.idle",
+}
+"""The types of events of which webhooks tell, each with the webhook's type."""
+
+
+def webhook_of(event: EventObject) -> tuple[str, dict[str, Any]]:
+    """Returns the type and the data of the webhook about an event of `WEBHOOKS`. It has no contents of the session."""
+    session = event["session"]
+    data = {"id": session["id"]}
+    if event["type"] == "agent.session.requires_action":
+        data["required_action"] = {"type": session["required_actions"][-1]["type"]}
+    return WEBHOOKS[event["type"]], data
+
+
 _PREFIXES: Final[Mapping[type, str]] = {
     Message: "msg",
     Reasoning: "rs",

@@ -25,15 +25,15 @@ from codex_proxy.parts.sessions.records import (
     not_found,
     records_of,
 )
-from codex_proxy.parts.sessions.render import EventObject
-from codex_proxy.parts.sessions.sessions import Content, Session, TurnError, input_items
-from codex_proxy.parts.sessions.state import Result, SessionState, conflict
+from codex_proxy.parts.sessions.render import WEBHOOKS, EventObject, webhook_of
+from codex_proxy.parts.sessions.sessions import Content, Session, SessionTurn, TurnError, input_items
+from codex_proxy.parts.sessions.state import Changes, Result, SessionState, conflict
 from codex_proxy.parts.sessions.stream import EventReader, encode_event
 from codex_proxy.responses.prepare import PreparedResponse, try_to_start
 from codex_proxy.responses.service import RETRY_SECONDS, ResponsesService
 from codex_proxy.runs.event_log import have_an_end
 from codex_proxy.runs.run import Run
-from codex_proxy.store.values import Record, RecordKey
+from codex_proxy.store.values import PendingWebhook, Record, RecordKey
 from codex_proxy.surfaces.answers.usage import TurnTokens, tokens_in
 from codex_proxy.surfaces.models import billed_model
 
@@ -153,6 +153,11 @@ class LiveSession:
     def at_work(self) -> bool:
         return self._task is not None
 
+    @property
+    def waits(self) -> bool:
+        """Whether the turn waits for the client."""
+        return self.state.turn is not None and not self.at_work
+
     @contextlib.contextmanager
     def held(self) -> Iterator[LiveSession]:
         """Keeps this object the one that the server knows for the session: another one beside it, made from the store,
@@ -205,41 +210,28 @@ class LiveSession:
         """Applies a client's events in their order: all, or none. `key`: an `Idempotency-Key` with the digest of the
         body; what was accepted under it before does nothing. Raises `Fault`.
         """
-        if self._trouble is not None:
-            raise Fault(self._trouble)
-        async with self._changing():
-            self._require_stored()
+        async with self._changed_by_client():
             if key is not None and await self._is_known(*key):
                 return
-            undo = self.state.undo()
-            try:
+            with self._all_or_none():
                 interrupts = [await self._apply(change) for change in changes]
                 self._settle()
                 epoch = self._service.epoch()
                 await self._commit([] if key is None else [input_record(self.session.id, *key, epoch)])
-            except BaseException:
-                undo()
-                raise
             if any(interrupts):
                 self._interrupt()
             self._go_on()
 
     async def change(self, changed: Callable[[Session], Session]) -> None:
         """Changes the session's settings and metadata to those of `changed(session)`. Raises `Fault`."""
-        async with self._changing():
-            self._require_stored()
-            undo = self.state.undo()
-            try:
+        async with self._changed_by_client():
+            with self._all_or_none():
                 self.state.change(changed(self.session), self._service.now())
                 await self._commit()
-            except BaseException:
-                undo()
-                raise
 
     async def delete(self) -> None:
         """Removes the session, and ends its streams. Raises `Fault` CONFLICT while a turn goes on."""
-        async with self._changing():
-            self._require_stored()
+        async with self._changed_by_client():
             if self.state.turn is not None:
                 raise conflict("The session is at work. Cancel its turn, and delete it when it is idle.")
             await self._service.store.delete_session(self.owner, self.session.id, self._service.epoch())
@@ -247,9 +239,27 @@ class LiveSession:
             self.end_streams()
         self._service.forget(self)
 
-    def _require_stored(self) -> None:
-        if self.gone:
-            raise not_found(SESSION, self.session.id)
+    @contextlib.asynccontextmanager
+    async def _changed_by_client(self) -> AsyncIterator[None]:
+        """Lets a client change the session. Raises `Fault` if it was deleted; also at once while the store takes
+        nothing, for which the turn waits and holds the session.
+        """
+        if self._trouble is not None:
+            raise Fault(self._trouble)
+        async with self._changing():
+            if self.gone:
+                raise not_found(SESSION, self.session.id)
+            yield
+
+    @contextlib.contextmanager
+    def _all_or_none(self) -> Iterator[None]:
+        """Takes a change of the state back if not all of it can be made and stored."""
+        undo = self.state.undo()
+        try:
+            yield
+        except BaseException:
+            undo()
+            raise
 
     async def _is_known(self, key: str, digest: str) -> bool:
         found: Input | None = await self._service.store.input(self.owner, self.session.id, key)
@@ -292,8 +302,8 @@ class LiveSession:
         changes = self.state.take()
         records = [*records_of(self.session, changes.records, self._service.epoch()), *more]
         if records:
-            await self._service.store.write(self.owner, records, require=None if new else self._key)
-        await self._tell(changes.events)
+            await self._write(records, self._webhooks(changes), require=None if new else self._key)
+        await self._tell(changes)
 
     def _go_on(self) -> None:
         """Has the agent go on with the turn, if there is something to do for it."""
@@ -437,9 +447,10 @@ class LiveSession:
         changes = self.state.take()
         epoch = self._service.epoch()
         records = await beside_the_loop(partial(records_of, self.session, changes.records, epoch), long=long)
+        webhooks = self._webhooks(changes)
         while records:
             try:
-                await self._service.store.write(self.owner, records, require=self._key)
+                await self._write(records, webhooks, require=self._key)
                 self._trouble = None
                 break
             except Fault as fault:
@@ -447,12 +458,35 @@ class LiveSession:
                     raise
                 self._trouble = fault.failure
                 await asyncio.sleep(RETRY_SECONDS)
-        await self._tell(changes.events, long=long)
+        await self._tell(changes, long=long)
 
-    async def _tell(self, events: Sequence[EventObject], *, long: bool = False) -> None:
-        """Sends events to all readers. `long`: whether that is much text."""
+    def _webhooks(self, changes: Changes) -> list[PendingWebhook]:
+        """Returns the webhooks about what has changed."""
+        sender = self._service.responses.webhooks
+        if sender is None:
+            return []
+        found = [event for event in changes.events if event["type"] in WEBHOOKS]
+        return [
+            webhook
+            for event in found
+            for webhook in sender.make(self._service.new_id("evt_"), *webhook_of(event))
+        ]
+
+    async def _write(
+        self, records: Sequence[Record], webhooks: Sequence[PendingWebhook], *, require: RecordKey | None
+    ) -> None:
+        await self._service.store.write(self.owner, records, require=require, webhooks=webhooks)
+        if webhooks and self._service.responses.webhooks is not None:
+            self._service.responses.webhooks.wake()
+
+    async def _tell(self, changes: Changes, *, long: bool = False) -> None:
+        """Logs the turn's end, and sends events to all readers. `long`: whether that is much text."""
+        for each in changes.records:
+            if isinstance(each, SessionTurn) and each.completed_at is not None:
+                code = {} if each.error is None else {"error": each.error.code}
+                log.info("session_turn_ended", session=each.session, turn=each.id, status=each.status, **code)
         if self._readers:
-            encoded = await beside_the_loop(partial(self._encode, events), long=long)
+            encoded = await beside_the_loop(partial(self._encode, changes.events), long=long)
             for reader in tuple(self._readers):
                 reader.add(encoded)
 

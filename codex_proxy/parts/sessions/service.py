@@ -20,7 +20,7 @@ from codex_proxy.core.beside_the_loop import beside_the_loop
 from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.json_values import encode_json
 from codex_proxy.core.own_errors import trace_of
-from codex_proxy.parts.sessions.agents import turn_request
+from codex_proxy.parts.sessions.agents import requested_tool, turn_request
 from codex_proxy.parts.sessions.records import SESSION, TURN, SessionStore
 from codex_proxy.parts.sessions.running import MANY_ENTRIES, RESTARTED, LiveSession, Submitted
 from codex_proxy.parts.sessions.sessions import Content, Session, message_item
@@ -30,6 +30,7 @@ from codex_proxy.responses.prepare import PreparedResponse, prepare_in_context
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.store.health import require_store
 from codex_proxy.surfaces.requests.options import ParseContext, RequestHints
+from codex_proxy.surfaces.responses.items import ItemDict, web_images
 from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
 
 log = structlog.get_logger(__name__)
@@ -38,6 +39,8 @@ MAX_AT_WORK: Final = 1000
 """Maximum sessions of this server at work."""
 RECOVERY_SECONDS: Final = 5.0
 """Seconds for which a start waits until interrupted sessions go on: a store that is full must not hold it up."""
+MAX_WAITING: Final = 1000
+"""Maximum sessions of one key that wait for the client: each is held in memory."""
 MAX_STREAMS: Final = 1000
 """Maximum open streams of one key."""
 
@@ -179,6 +182,12 @@ class Sessions:
                 f"{theirs} sessions of this key are at work, which is its limit. Try again when one is idle."
             )
             raise Fault.of(FaultKind.CONCURRENCY_EXCEEDED, message, retry_after=5)
+        if sum(live.waits for live in self._live.values() if live.owner == owner) >= MAX_WAITING:
+            message = (
+                f"{MAX_WAITING} sessions of this key wait for its answers, which is the limit. Answer or "
+                "cancel some."
+            )
+            raise Fault.of(FaultKind.CONCURRENCY_EXCEEDED, message, retry_after=5)
         if sum(live.at_work for live in self._live.values()) >= MAX_AT_WORK:
             message = f"{MAX_AT_WORK} sessions are at work, which is this server's limit. Try again later."
             raise Fault.of(FaultKind.CONCURRENCY_EXCEEDED, message, retry_after=5)
@@ -197,12 +206,13 @@ class Sessions:
 
         try:
             parsed = await beside_the_loop(parse_request, long=len(items) > MANY_ENTRIES)
+            parsed = replace(parsed, optional_images=_earlier_images(parsed))
             context = await read_context(parsed, None, owner, responses.ids, self.epoch())
             return await prepare_in_context(
                 responses, parsed, context, owner, id=session.id, created=self.epoch()
             )
         except Fault as fault:
-            raise Fault(_in_session(fault.failure)) from fault
+            raise Fault(_in_session(fault.failure, session)) from fault
 
     async def check_settings(
         self, owner: str, session: Session, messages: Sequence[Content] = ()
@@ -277,18 +287,34 @@ def _parse_context(client: Client, environment: Mapping[str, Any]) -> ParseConte
 
 _FIELDS: Final = {"X-Codex-Mode": "environment.type", "X-Codex-Workdir": "environment.workspace_directory"}
 """The fields of a session that become headers of a turn's request."""
-_SERVER_URL: Final = re.compile(r"(tools\[\d+\])\.server_url")
-"""Matches the address of an MCP server in a turn's request; in a session it is in `transport`."""
+_TOOL: Final = re.compile(r"tools\[(\d+)\](\.server_url)?")
+"""Matches a tool in a turn's request, and the address of an MCP server; in a session it is in `transport`."""
 
 
-def _in_session(failure: Failure) -> Failure:
+def _in_session(failure: Failure, session: Session) -> Failure:
     """Returns the failure of a turn's request with the field of the session at fault."""
     param, message = failure.param, failure.message
     for header, field in _FIELDS.items():
         message = message.replace(header, field)
     if param is not None and not param.startswith("input"):
-        param = _FIELDS.get(param, "agent." + _SERVER_URL.sub(r"\1.transport.server_url", param))
+        places = [index for index, tool in enumerate(session.agent.tools) if requested_tool(tool)]
+
+        def in_session(found: re.Match[str]) -> str:
+            address = ".transport.server_url" if found[2] else ""
+            return f"tools[{places[int(found[1])]}]{address}"
+
+        param = _FIELDS.get(param, "agent." + _TOOL.sub(in_session, param))
     return replace(failure, param=param, message=message)
+
+
+def _earlier_images(parsed: ParsedResponse) -> frozenset[str]:
+    """Returns the web images of earlier turns: one that is gone from the web by now must not fail the turn."""
+    newest: list[ItemDict] = []
+    for item in reversed(parsed.input_items):
+        if not (item.get("role") == "user" or item["type"] == "function_call_output"):
+            break
+        newest.append(item)
+    return frozenset(parsed.web_images.keys() - web_images(newest).keys())
 
 
 SESSIONS: Final = web.AppKey("sessions", Sessions)

@@ -372,6 +372,18 @@ class SessionDeleted(TypedDict):
     deleted: Yes
 
 
+class Environment(TypedDict):
+    """The environment of a session: a folder of this machine, in which nothing is installed."""
+
+    id: str
+    object: Literal["agent.environment"]
+    type: Literal["self_hosted"]
+    status: Literal["connected"]
+    files: list[Object]
+    plugins: list[Object]
+    skills: list[Object]
+
+
 class TurnErrorObject(TypedDict):
     code: str
     message: str
@@ -502,8 +514,9 @@ def input_items(entries: Iterable[Entry]) -> list[dict[str, Any]]:
         item = entry.item
         if isinstance(item, CallResult):
             unanswered.pop(item.call_id, None)
-            output = item.output if item.error is None else f"Error: {item.error}"
-            items.append({"type": "function_call_output", "call_id": item.call_id, "output": output or ""})
+            items.append(
+                {"type": "function_call_output", "call_id": item.call_id, "output": _output_of(item)}
+            )
             continue
         if isinstance(item, UserMessage):
             items += [_no_result(call_id) for call_id in unanswered]
@@ -523,6 +536,17 @@ def input_items(entries: Iterable[Entry]) -> list[dict[str, Any]]:
         elif isinstance(whole.item, McpCall):
             items.append({"type": "mcp_call", "id": entry.id, **_mcp_fields(whole)})
     return [*items, *map(_no_result, unanswered)]
+
+
+def _output_of(result: CallResult) -> Any:
+    """Returns what the agent is told of a call: its error, if it has one, and its output."""
+    output = result.output or ""
+    if result.error is None:
+        return output
+    error = f"Error: {result.error}"
+    if isinstance(output, str):
+        return f"{error}\n{output}" if output else error
+    return [{"type": "input_text", "text": error}, *output]
 
 
 def _mcp_fields(whole: WholeItem) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Final
 
 from codex_proxy.store import records
 from codex_proxy.store.rows import checksum
-from codex_proxy.store.sqlite.statements import ask
-from codex_proxy.store.values import NotStored, Record, RecordKey
+from codex_proxy.store.sqlite.statements import ask, put_webhooks
+from codex_proxy.store.values import NotStored, PendingWebhook, Record, RecordKey
 
 MARK: Final = "UPDATE records SET deleted = 1, busy = 0, id = id || '#' || seq WHERE seq = ?"
 """The SQL that marks the record of a row as deleted, and frees its id."""
@@ -28,9 +28,12 @@ def write(
     written: Sequence[Record],
     gone: Collection[RecordKey],
     require: RecordKey | None,
+    webhooks: Sequence[PendingWebhook],
     now: float,
 ) -> None:
-    """Writes records, each at most once, and marks others as deleted. Raises `NotStored`; the caller rolls back."""
+    """Writes records, each at most once, and webhooks; marks other records as deleted. Raises `NotStored`; the caller
+    rolls back.
+    """
     if require is not None and ask(connection, records.row_of(owner, *require)) is None:
         raise NotStored("record", require[1])
     parents: dict[str, int | None] = {"": None}
@@ -45,6 +48,7 @@ def write(
             connection.execute(_TOUCH, (row, now))
     for kind, id in gone:
         mark_deleted(connection, owner, kind, id)
+    put_webhooks(connection, webhooks)
 
 
 def _parent(connection: sqlite3.Connection, owner: str, id: str) -> int:

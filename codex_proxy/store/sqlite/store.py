@@ -225,8 +225,9 @@ class SqliteStore(Store):
         written: Sequence[Record],
         gone: Collection[RecordKey],
         require: RecordKey | None,
+        webhooks: Sequence[PendingWebhook],
     ) -> None:
-        await self._write(records.write, owner, written, gone, require, self._now)
+        await self._write(records.write, owner, written, gone, require, webhooks, self._now)
         if gone:
             self._sweep_later()
 

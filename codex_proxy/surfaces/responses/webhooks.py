@@ -1,5 +1,5 @@
-"""Webhooks for a background response's end, as the SDKs' `webhooks.unwrap()` expects (Standard Webhooks: `v1`,
-HMAC-SHA256 over `id.timestamp.body`). A secret behind `whsec_` is base64.
+"""Webhooks as the SDKs' `webhooks.unwrap()` expects (Standard Webhooks: `v1`, HMAC-SHA256 over `id.timestamp.body`). A
+secret behind `whsec_` is base64.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -29,15 +30,9 @@ def event_id_of(response_id: str) -> str:
     return "evt_" + response_id.removeprefix("resp_")
 
 
-def webhook_body(*, event_id: str, response_id: str, status: str, created_at: int) -> bytes:
-    """Returns the body of a webhook. `created_at`: seconds since 1970."""
-    event = {
-        "id": event_id,
-        "object": "event",
-        "created_at": created_at,
-        "type": f"response.{status}",
-        "data": {"id": response_id},
-    }
+def webhook_body(event_id: str, kind: str, data: Mapping[str, object], created_at: int) -> bytes:
+    """Returns the body of a webhook of the type `kind`. `created_at`: seconds since 1970."""
+    event = {"id": event_id, "object": "event", "created_at": created_at, "type": kind, "data": data}
     return json_bytes(event)
 
 

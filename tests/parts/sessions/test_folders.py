@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.http.serving import fake_proxy
-from tests.parts.sessions.driving import AgentsClient, message
+from tests.parts.sessions.driving import AgentsClient, message, sdk
 
 
 def hosted(folder: Path, **more: Any) -> dict[str, Any]:
@@ -25,6 +25,19 @@ async def test_a_session_of_a_folder_may_begin_without_input(tmp_path: Path) -> 
         assert session["environment"]["workspace_directory"] == str(tmp_path)
         events = await client.turn(session["id"], message("[[fake:activity]]"))
         assert events[-2]["type"] == "agent.session.turn.completed"
+
+
+async def test_the_environment_of_a_session_is_read_by_its_id(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path) as proxy, sdk(proxy) as api:
+        client = AgentsClient(proxy)
+        session = await client.post("/sessions", hosted(tmp_path))
+        id = session["environment"]["id"]
+        found = await api.beta.agents.environments.retrieve(id)
+        assert (found.id, found.type, found.status) == (id, "self_hosted", "connected")
+        await client.idle_session()
+        for unknown in (id + "x", "env_none", session["id"]):
+            answer = await client.ask("GET", f"/environments/{unknown}")
+            assert (answer.status, answer.error["code"]) == (404, "not_found_error")
 
 
 async def test_an_idle_session_is_streamed_as_created_and_idle(tmp_path: Path) -> None:

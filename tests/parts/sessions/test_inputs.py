@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
-from codex_proxy.core.faults import Fault, FaultKind
+from codex_proxy.admission.images import ImageFetcher
+from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.parts.sessions import running
 from codex_proxy.parts.sessions.records import SessionStore
 from tests.access.keyed import key_of, keyed_proxy, look_now, write_keys
@@ -24,6 +26,7 @@ from tests.parts.sessions.driving import (
     session_body,
     text_of,
 )
+from tests.pictures import PIXEL
 
 
 @pytest.fixture
@@ -287,6 +290,18 @@ async def test_the_error_of_a_call_reaches_the_model(client: AgentsClient) -> No
     assert "no such city" in text_of(told[-3]["item"])
 
 
+@pytest.mark.parametrize("output", ["Paris only", [{"type": "input_text", "text": "Paris only"}]])
+async def test_the_output_of_a_call_with_an_error_reaches_the_model_too(
+    client: AgentsClient, output: Any
+) -> None:
+    async with client.creation("[[fake:tool_call say='{outputs}']]") as reader:
+        id, (call,) = await waiting(reader)
+        await client.send(id, result(call, output, success=False, error="no such city"))
+        told = await reader.rest()
+    assert "no such city" in text_of(told[-3]["item"])
+    assert "Paris only" in text_of(told[-3]["item"])
+
+
 # --- messages and cancels at work ---------------------------------------------------------------------
 
 
@@ -345,6 +360,21 @@ async def test_a_cancel_and_a_message_in_one_batch_are_a_new_turn(client: Agents
         told = await reader.rest()
     assert [event["type"] for event in told if event["type"] in TURN_ENDS] == [TURN_ENDS[2], TURN_ENDS[0]]
     assert text_of(told[-3]["item"]) == "New."
+
+
+async def test_the_end_of_each_turn_is_in_the_log_without_its_words(client: AgentsClient) -> None:
+    with structlog.testing.capture_logs() as lines:
+        async with client.creation("[[fake:tool_call]] the word") as reader:
+            id, _ = await waiting(reader)
+            await client.send(id, CANCEL)
+            await reader.rest()
+        await client.turn(id, message("[[fake:text misbehave=crash]]"))
+    found = [line for line in lines if line["event"] == "session_turn_ended"]
+    assert [(line["session"], line["status"], line.get("error")) for line in found] == [
+        (id, "cancelled", None),
+        (id, "failed", "internal_error"),
+    ]
+    assert "the word" not in repr(lines)
 
 
 async def test_a_cancel_of_an_idle_session_is_accepted_and_tells_nothing(client: AgentsClient) -> None:
@@ -461,6 +491,56 @@ async def test_a_turn_waits_for_the_store_and_then_goes_on(
         told = await reader.rest()
     assert [event["type"] for event in told][-2:] == ["agent.session.turn.completed", "agent.session.idle"]
     assert failed > 5
+
+
+async def test_clients_are_refused_at_once_while_a_turn_waits_for_the_store(
+    client: AgentsClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    write, tries, is_there = SessionStore.write, asyncio.Event(), asyncio.Event()
+
+    async def fail(*given: Any, **more: Any) -> None:
+        tries.set()
+        if not is_there.is_set():
+            raise Fault.of(FaultKind.UNAVAILABLE, "The store cannot be written.")
+        await write(*given, **more)
+
+    monkeypatch.setattr(running, "RETRY_SECONDS", 0.0)
+    async with client.creation("[[fake:text hold=1]]") as reader:
+        id = (await reader.until("agent.session.created"))["session"]["id"]
+        await reader.until("agent.session.turn.output_text.delta")
+        monkeypatch.setattr(SessionStore, "write", fail)
+        (tmp_path / "go").touch()
+        await tries.wait()
+        assert (await client.ask("POST", f"/sessions/{id}", {"metadata": {"a": "b"}})).status == 503
+        assert (await client.ask("DELETE", f"/sessions/{id}")).status == 503
+        assert (await client.refused(id, message("More."))).status == 503
+        is_there.set()
+        await reader.rest()
+    await client.post(f"/sessions/{id}", {"metadata": {"a": "b"}})
+
+
+async def test_an_image_that_is_gone_from_the_web_spoils_no_later_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = "https://pictures.example/a.png"
+    is_there = True
+
+    async def fetch(*_: Any) -> str:
+        if not is_there:
+            raise bad_request("The image is not there.")
+        return PIXEL
+
+    monkeypatch.setattr(ImageFetcher, "fetch", fetch)
+    async with fake_proxy(tmp_path, image_fetch="pictures.example") as proxy:
+        client = AgentsClient(proxy)
+        id = await client.idle_session()
+        picture = message("Look.")
+        picture["input"][0]["content"].append({"type": "input_image", "image_url": url})
+        await client.turn(id, picture)
+        is_there = False
+        told = await client.turn(id, message("[[fake:echo]]"))
+        assert told[-2]["type"] == "agent.session.turn.completed"
+        assert (await client.refused(id, picture)).status == 400
 
 
 async def test_an_image_that_cannot_be_read_is_refused_and_spoils_no_later_turn(client: AgentsClient) -> None:

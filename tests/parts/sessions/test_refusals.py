@@ -221,6 +221,14 @@ async def test_each_refused_setting_of_an_agent_is_named(client: AgentsClient) -
     assert await client.all("") == []
 
 
+async def test_a_tool_behind_one_that_the_agent_does_not_get_is_named_with_its_own_place(
+    client: AgentsClient,
+) -> None:
+    tools = [{"type": "tool_search"}, {"type": "web_search", "mode": "disabled"}, MCP]
+    answer = await client.ask("POST", "/sessions", session_body("x", agent=agent(tools=tools)))
+    assert (answer.status, answer.error["param"]) == (400, "agent.tools[2].transport.server_url")
+
+
 async def test_tools_have_a_limit_of_bytes(client: AgentsClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "MAX_TOOL_BYTES", 1000)
     answer = await client.ask("POST", "", tool(**{**WEATHER, "description": "d" * 1000}))

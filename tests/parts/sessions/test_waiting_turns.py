@@ -8,9 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.parts.sessions import running
+from codex_proxy.parts.sessions import running, service
 from tests.http.serving import Proxy, fake_proxy, user
-from tests.parts.sessions.driving import CANCEL, TURN_ENDS, AgentsClient, message, result, text_of
+from tests.parts.sessions.driving import (
+    CANCEL,
+    TURN_ENDS,
+    AgentsClient,
+    message,
+    result,
+    session_body,
+    text_of,
+)
 
 
 @pytest.fixture
@@ -37,6 +45,20 @@ async def test_waiting_sessions_take_no_place_of_other_requests(client: AgentsCl
         for reader, _ in waiting:
             kinds = [event["type"] for event in await reader.rest()]
             assert kinds[-2:] == ["agent.session.turn.completed", "agent.session.idle"]
+
+
+async def test_sessions_that_wait_for_their_client_have_a_limit(
+    client: AgentsClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "MAX_WAITING", 1)
+    async with client.creation("[[fake:tool_call]]") as reader:
+        session = (await reader.until("agent.session.requires_action"))["session"]
+        answer = await client.ask("POST", "/sessions", session_body("Hello."))
+        assert (answer.status, answer.error["type"]) == (429, "rate_limit_error")
+        assert "cancel some" in answer.error["message"]
+        await client.send(session["id"], *map(result, session["required_actions"]))
+        await reader.rest()
+    await client.idle_session()
 
 
 async def test_more_sessions_than_places_take_their_turns(client: AgentsClient) -> None:

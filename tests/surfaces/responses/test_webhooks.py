@@ -14,7 +14,7 @@ SECRETS = ["whsec_c2VjcmV0LXRoYXQtaXMtbG9uZw==", "a plain secret"]
 
 
 def delivery(secret: str, status: str = "completed", timestamp: int | None = None) -> Webhook:
-    body = webhook_body(event_id="evt_1", response_id="resp_1", status=status, created_at=1)
+    body = webhook_body("evt_1", f"response.{status}", {"id": "resp_1"}, 1)
     return sign(body, event_id="evt_1", timestamp=timestamp or int(time.time()), secret=secret)
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from codex_proxy.parts.machines.postgresql.removal import MARK_RECORD, PostgresRemoval
 from codex_proxy.store.rows import checksum
-from codex_proxy.store.values import NotStored, Record, RecordKey
+from codex_proxy.store.values import NotStored, PendingWebhook, Record, RecordKey
 
 # `up` has the rows above each named one, as they were when the statement began: parents do not change. `held` sees what
 # was deleted until it had the locks.
@@ -64,6 +64,10 @@ WITH RECURSIVE given AS (
         SELECT up.seq FROM up JOIN entries ON up.record = coalesce(known, above)
         EXCEPT SELECT seq FROM entries EXCEPT SELECT seq FROM gone
     ))
+), told AS (
+    INSERT INTO codex_proxy.webhooks (event_id, url, body, tries)
+    SELECT given.* FROM unnest($15::text[], $16::text[], $17::bytea[], $18::integer[]) AS given, permitted
+    ON CONFLICT DO NOTHING
 )
 SELECT * FROM checked"""
 
@@ -83,7 +87,12 @@ class PostgresRecords(PostgresRemoval):
     """The writes of `Store` for records, except deletion."""
 
     async def _write_records(
-        self, owner: str, written: Sequence[Record], gone: Collection[RecordKey], require: RecordKey | None
+        self,
+        owner: str,
+        written: Sequence[Record],
+        gone: Collection[RecordKey],
+        require: RecordKey | None,
+        webhooks: Sequence[PendingWebhook],
     ) -> None:
         async def is_stored() -> bool:
             for each in written:
@@ -100,7 +109,8 @@ class PostgresRecords(PostgresRemoval):
             owner, self._now, kinds, ids, parents, [each.created for each in written],
             [each.busy for each in written], [checksum(each.json) for each in written],
             [each.json for each in written], [kind for kind, _ in gone], [id for _, id in gone], kind, id,
-            list(named),
+            list(named), [each.event_id for each in webhooks], [each.url for each in webhooks],
+            [each.body for each in webhooks], [each.tries for each in webhooks],
         ]  # fmt: skip
         while (row := await self._write_row(_WRITE, values, {}, is_stored)) is not None:
             if not row["has_required"]:
