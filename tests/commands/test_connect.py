@@ -33,7 +33,7 @@ WITH_FILES = [client for client in CLIENTS if client.file is not None]
 NAMES = {
     *("continue", "cline", "zed", "aider", "open-webui", "librechat", "obsidian-copilot", "langchain"),
     "langchain-js",
-    *("openai-python", "openai-node", "ai-sdk", "codex", "litellm", "pydantic-ai"),
+    *("openai-python", "openai-agents-api", "openai-node", "ai-sdk", "codex", "litellm", "pydantic-ai"),
     *("opencode", "qwen-code", "copilot-cli", "pi"),
     *("claude-code", "agent-sdk", "anthropic-python", "anthropic-node", "cline-anthropic", "zed-anthropic"),
 }

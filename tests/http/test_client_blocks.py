@@ -19,7 +19,10 @@ from tests.waiting import PATIENCE
 TEXT = "Hello from the deterministic fake agent."
 
 
-NAMES = ("langchain", "openai-python", "anthropic-python")
+NAMES = (
+    *("langchain", "openai-python", "anthropic-python"),
+    pytest.param("openai-agents-api", marks=pytest.mark.part("sessions")),
+)
 
 
 @pytest.mark.parametrize("name", NAMES)
