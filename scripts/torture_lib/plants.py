@@ -50,12 +50,12 @@ def lose_webhooks() -> None:
     """Makes the server send no webhook for one background response in three."""
     from codex_proxy.http.webhook_sender import WebhookSender
 
-    make_for, is_due = WebhookSender.make_for, every(3)
+    make, is_due = WebhookSender.make, every(3)
 
-    def lose_some(self: WebhookSender, response_id: str, status: str) -> Sequence[Any]:
-        return () if is_due() else make_for(self, response_id, status)
+    def lose_some(self: WebhookSender, event_id: str, kind: str, data: Mapping[str, object]) -> Sequence[Any]:
+        return () if is_due() else make(self, event_id, kind, data)
 
-    put_in_place(WebhookSender, "make_for", lose_some)
+    put_in_place(WebhookSender, "make", lose_some)
 
 
 def lose_responses() -> None:

@@ -403,14 +403,11 @@ async def list_turn_items(request: web.Request) -> web.Response:
     sessions, owner = _at(request)
     turn = await _turn(request)
     asked = _page_of(request, clamps=True)
-    entries = await sessions.store.all_entries(owner, turn.session, turn.before, turn=turn.id)
-    if asked.order == "desc":
-        entries.reverse()
-    ids = [entry.id for entry in entries]
-    if asked.after is not None and asked.after not in ids:
-        raise _unknown_item()
-    start = 0 if asked.after is None else ids.index(asked.after) + 1
-    page = Page(tuple(entries[start : start + asked.limit]), start + asked.limit < len(entries))
+    if asked.after is not None:
+        after = await sessions.store.find(owner, ENTRY, asked.after)
+        if after is None or after.turn != turn.id:
+            raise _unknown_item()
+    page = await sessions.store.entries_of(owner, turn, asked)
     return _list([item_object(entry) for entry in page.items], page)
 
 

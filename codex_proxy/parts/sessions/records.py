@@ -142,18 +142,34 @@ class SessionStore:
                 raise unknown_after or not_found(kind, error.id) from None
         return Page(tuple(map(kind.decode, found.items)), found.has_more)
 
-    async def all_entries(self, owner: str, session: str, after: str = "", turn: str = "") -> list[Entry]:
-        """Returns a session's entries behind the item `after`, oldest first; with `turn` those of this turn, which
-        begins there.
-        """
+    async def all_entries(self, owner: str, session: str) -> list[Entry]:
+        """Returns a session's entries, oldest first."""
         entries: list[Entry] = []
         while True:
-            request = PageRequest(MAX_PAGE, "asc", after or None)
+            request = PageRequest(MAX_PAGE, "asc", entries[-1].id if entries else None)
             page = await self.page(owner, ENTRY, request, parent=session)
-            entries += [entry for entry in page.items if turn in ("", entry.turn)]
-            if not page.has_more or (turn and page.items[-1].turn != turn):
+            entries += page.items
+            if not page.has_more:
                 return entries
-            after = page.items[-1].id
+
+    async def entries_of(self, owner: str, turn: SessionTurn, page: PageRequest) -> Page[Entry]:
+        """Returns a page of a turn's entries, which stand together in those of its session. `page.after`: one of
+        them.
+        """
+        found: list[Entry] = []
+        after = page.after
+        if after is None and page.order == "asc":
+            after = turn.before or None
+        elif after is None:
+            later = PageRequest(1, "asc", turn.id)
+            following = (await self.page(owner, TURN, later, parent=turn.session)).items
+            after = following[0].before if following else None
+            if after is not None:  # the last of the turn, unless it has none
+                found.append(await self.get(owner, ENTRY, after))
+        request = PageRequest(page.limit + 1 - len(found), page.order, after)
+        found += (await self.page(owner, ENTRY, request, parent=turn.session)).items
+        found = [entry for entry in found if entry.turn == turn.id]
+        return Page(tuple(found[: page.limit]), len(found) > page.limit)
 
     async def last_entry(self, owner: str, session: str) -> str:
         """Returns the id of a session's last item; empty if it has none."""

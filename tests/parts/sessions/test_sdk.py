@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -284,13 +285,11 @@ async def test_items_and_turns_are_listed_in_both_orders_over_pages(proxy: Proxy
         assert [item.id async for item in api.sessions.items.list(id, limit=limit)] == items[::-1]
     first, second = [turn.id async for turn in api.sessions.turns.list(id, limit=1, order="asc")]
     assert [turn.id async for turn in api.sessions.turns.list(id, limit=1)] == [second, first]
-    for order in ("asc", "desc"):
-        for turn, its in ((first, items[:6]), (second, items[6:])):
-            found = [
-                item.id
-                async for item in api.sessions.turns.items.list(turn, session_id=id, limit=2, order=order)
-            ]
-            assert found == (its if order == "asc" else its[::-1])
+    for turn, its in ((first, items[:6]), (second, items[6:])):
+        for limit in (1, 2, 3, 5, 6, 100):
+            pages = partial(api.sessions.turns.items.list, turn, session_id=id, limit=limit)
+            assert [item.id async for item in pages(order="asc")] == its
+            assert [item.id async for item in pages(order="desc")] == its[::-1]
     assert (await api.sessions.turns.retrieve(second, session_id=id)).id == second
 
 
