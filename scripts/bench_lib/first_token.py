@@ -10,7 +10,14 @@ from pathlib import Path
 from codex_proxy.process.launch import child_environment
 from scripts.bench_lib import direct
 from scripts.bench_lib.figures import Figure, quantile
-from scripts.bench_lib.servers import chat_request, clean_environment, first_delta, provider, proxy
+from scripts.bench_lib.servers import (
+    chat_request,
+    clean_environment,
+    first_delta,
+    provider,
+    proxy,
+    session_request,
+)
 from tests.real.codex_home import KEY, KEY_NAME, make_codex_home
 from tests.real.release import codex_path
 
@@ -18,6 +25,8 @@ PROMPT = "[[model:text n=3]]"
 MANY = 16
 PROCESSES = 2
 """The number of app-servers that the proxy keeps by default."""
+
+SESSION_DELTA, SESSION_END = b"output_text.delta", b'"type":"agent.session.idle"'
 
 Side = Callable[[int], Awaitable[float]]
 """Returns the seconds to the first token of the request with this number."""
@@ -58,6 +67,11 @@ def _app_server(folder: Path, *, rounds: int, many: int) -> Iterator[Figure]:
             async def ours(_: int) -> float:
                 return await first_delta(server.port, request)
 
+            session = session_request(PROMPT, str(home.workdir))
+
+            async def in_session(_: int) -> float:
+                return await first_delta(server.port, session, delta=SESSION_DELTA, end=SESSION_END)
+
             async def measure() -> list[Figure]:
                 async with AsyncExitStack() as stack:
                     children = [
@@ -70,9 +84,19 @@ def _app_server(folder: Path, *, rounds: int, many: int) -> Iterator[Figure]:
                     async def theirs(number: int) -> float:
                         return await children[number % PROCESSES].first_delta(PROMPT, str(home.workdir))
 
-                    return await _compare(
-                        "app-server, warm", ours, theirs, rounds, many, goal="<= 1.10 at p50"
-                    )
+                    return [
+                        *await _compare(
+                            "app-server, warm", ours, theirs, rounds, many, goal="<= 1.10 at p50"
+                        ),
+                        *await _compare(
+                            "session, app-server, warm",
+                            in_session,
+                            theirs,
+                            rounds,
+                            many,
+                            goal="<= 1.05 at p50",
+                        ),
+                    ]
 
             yield from asyncio.run(measure())
 

@@ -26,6 +26,8 @@ READ_BYTES = 1 << 20
 DELTA = b'"content":"'
 RESPONSES_DELTA = b'"delta":"'
 DONE = b"[DONE]"
+END_BYTES = 8 << 10
+"""Bytes at the end of an answer in which its end is looked for: an event with a whole session may be the last."""
 
 
 class BenchError(Exception):
@@ -155,11 +157,22 @@ def responses_request(prompt: str, mode: str = "agent", *, stream: bool = True, 
     return _request("responses", mode, stream=stream, input=prompt, store=store)
 
 
+def session_request(prompt: str, workdir: str) -> bytes:
+    """Returns the bytes of a request for a session of the Agents API in a folder, which answers with its events."""
+    environment = {"type": "self_hosted", "workspace_directory": workdir}
+    body = {"agent": {"model": "codex-5"}, "environment": environment, "input": prompt, "stream": True}
+    return _post("agents/sessions", "OpenAI-Beta: agents=v1", body)
+
+
 def _request(path: str, mode: str, **fields: Any) -> bytes:
-    body = json.dumps({"model": "codex-5", **fields}).encode()
+    return _post(path, f"X-Codex-Mode: {mode}", {"model": "codex-5", **fields})
+
+
+def _post(path: str, header: str, fields: dict[str, Any]) -> bytes:
+    body = json.dumps(fields).encode()
     head = (
         f"POST /v1/{path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-        f"X-Codex-Mode: {mode}\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+        f"{header}\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
 
@@ -192,20 +205,20 @@ async def _exchange(port: int, request: bytes) -> tuple[float, bytes]:
     return took, answer
 
 
-async def first_delta(port: int, request: bytes) -> float:
-    """Returns the seconds from the write of a request to its first delta. Reads the answer to its end."""
+async def first_delta(port: int, request: bytes, *, delta: bytes = DELTA, end: bytes = DONE) -> float:
+    """Returns the seconds from the write of a request to its first `delta`. Reads the answer to its `end`."""
     clock = asyncio.get_running_loop().time
     async with asyncio.timeout(PATIENCE):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         seen, first = b"", 0.0
         begun = clock()
         writer.write(request)
-        while DONE not in seen[-200:]:
+        while end not in seen[-END_BYTES:]:
             chunk = await reader.read(READ_BYTES)
             if not chunk:
                 raise BenchError(f"the answer broke off: {seen[-500:]!r}")
             seen += chunk
-            if not first and DELTA in seen:
+            if not first and delta in seen:
                 first = clock() - begun
         writer.close()
         await writer.wait_closed()
