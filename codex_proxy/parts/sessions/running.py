@@ -17,6 +17,7 @@ from codex_proxy.core.beside_the_loop import beside_the_loop
 from codex_proxy.core.events import Event, Spending, StepCompleted, Stop, TurnEnded, Usage, UsageReported
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.core.own_errors import trace_of
+from codex_proxy.http.body import ByteBudget
 from codex_proxy.parts.sessions.records import (
     SESSION,
     Input,
@@ -89,6 +90,8 @@ class Server(Protocol):
     """What a session needs of all sessions of its server (`service.Sessions`)."""
 
     responses: ResponsesService
+    unread: ByteBudget
+    """What waits for the readers of all sessions."""
 
     @property
     def store(self) -> SessionStore: ...
@@ -181,7 +184,12 @@ class LiveSession:
     def reader(self, *, obfuscated: bool, ends_at_rest: bool = False) -> EventReader:
         """Returns a reader of what happens from now on."""
         found = EventReader(
-            self.session.id, self._on_reader_closed, obfuscated=obfuscated, ends_at_rest=ends_at_rest
+            self.session.id,
+            self.owner,
+            self._service.unread,
+            self._on_reader_closed,
+            obfuscated=obfuscated,
+            ends_at_rest=ends_at_rest,
         )
         self._readers.add(found)
         if self._service.responses.runs.draining and not self.at_work:

@@ -20,11 +20,13 @@ from codex_proxy.core.beside_the_loop import beside_the_loop
 from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.json_values import encode_json
 from codex_proxy.core.own_errors import trace_of
+from codex_proxy.http.body import ByteBudget
 from codex_proxy.parts.sessions.agents import requested_tool, turn_request
 from codex_proxy.parts.sessions.records import SESSION, TURN, SessionStore
 from codex_proxy.parts.sessions.running import MANY_ENTRIES, RESTARTED, LiveSession, Submitted
 from codex_proxy.parts.sessions.sessions import Content, Session, message_item
 from codex_proxy.parts.sessions.state import Result, SessionState
+from codex_proxy.parts.sessions.stream import MAX_BEHIND_IN_ALL
 from codex_proxy.responses.context import read_context
 from codex_proxy.responses.prepare import PreparedResponse, prepare_in_context
 from codex_proxy.responses.service import ResponsesService
@@ -52,6 +54,7 @@ _ANY_MESSAGE: Final[Content] = ({"type": "input_text", "text": "-"},)
 class Sessions:
     def __init__(self, responses: ResponsesService) -> None:
         self.responses = responses
+        self.unread = ByteBudget(MAX_BEHIND_IN_ALL, MAX_BEHIND_IN_ALL // 4)
         self._live: dict[tuple[str, str], LiveSession] = {}
         self._loads: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         """Held while a session is read to become live."""

@@ -10,11 +10,14 @@ from typing import Final
 
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.json_values import encode_json
+from codex_proxy.http.body import ByteBudget
 from codex_proxy.parts.sessions.render import EventObject, error_event
 from codex_proxy.runs.event_log import Push, Wakeup
 
 MAX_BEHIND: Final = 8 << 20
 """Bytes that a reader may be behind."""
+MAX_BEHIND_IN_ALL: Final = 256 << 20
+"""Bytes that all readers of the server together may be behind, and four times those of one key."""
 _AT_REST: Final = ("agent.session.idle", "agent.session.failed")
 CONNECTED: Final = b": connected\n\n"
 """What begins a stream, so that its client knows at once that it gets every later event."""
@@ -33,28 +36,44 @@ class EventReader:
     refusal: Failure | None = None
 
     def __init__(
-        self, session: str, on_close: Callable[[EventReader], None], *, obfuscated: bool, ends_at_rest: bool
+        self,
+        session: str,
+        owner: str,
+        unread: ByteBudget,
+        on_close: Callable[[EventReader], None],
+        *,
+        obfuscated: bool,
+        ends_at_rest: bool,
     ) -> None:
+        """`unread` counts what waits for the readers of all sessions."""
         self._session = session
+        self._owner = owner
+        self._unread = unread
         self._on_close = on_close
         self._obfuscated = obfuscated
         self._ends_at_rest = ends_at_rest
-        self._frames: list[bytes] = [CONNECTED]
+        self._events: list[bytes] = []
+        """What waits for the client: all readers of a session share it."""
         self._size = 0
+        self._connected = False
+        """Whether the stream has begun."""
         self._ended = False
         self._wakeup = Wakeup()
 
     @property
     def finished(self) -> bool:
-        return self._ended and not self._frames
+        return self._ended and not self._events
 
     async def wait(self, push: Push | None = None) -> None:
-        if not (self._frames or self._ended):
+        if self._connected and not (self._events or self._ended):
             await self._wakeup.wait(push)
 
     def take(self) -> bytes:
         """Returns the bytes since the last call."""
-        frames, self._frames, self._size = self._frames, [], 0
+        frames = [] if self._connected else [CONNECTED]
+        frames += [_frame(event, obfuscated=self._obfuscated) for event in self._events]
+        self._connected, self._events = True, []
+        self._give_back()
         return b"".join(frames)
 
     def open(self) -> bytes:
@@ -69,7 +88,12 @@ class EventReader:
     def close(self) -> None:
         """Ends reading; called by the stream itself."""
         self._ended = True
+        self._give_back()
         self._on_close(self)
+
+    def _give_back(self) -> None:
+        self._unread.give_back(self._owner, self._size)
+        self._size = 0
 
     # --- for the session --------------------------------------------------------------------------
 
@@ -79,15 +103,18 @@ class EventReader:
         """
         if self._ended:
             return
-        if self._size > MAX_BEHIND:
+        size = sum(len(event) for _, event in events)
+        if self._size > MAX_BEHIND or self._unread.take(self._owner, size) is not None:
             message = "The client did not read this stream in time. Open it again, and list the items."
-            events, self._ended = [("error", self._error("stream_interrupted", message))], True
-        for kind, event in events:
-            self._frames.append(_frame(event, obfuscated=self._obfuscated))
-            self._size += len(event)
-            if self._ends_at_rest and kind in _AT_REST:
-                self._ended = True
-                break
+            self._events.append(self._error("stream_interrupted", message))
+            self._ended = True
+        else:
+            self._size += size
+            for kind, event in events:
+                self._events.append(event)
+                if self._ends_at_rest and kind in _AT_REST:
+                    self._ended = True
+                    break
         self._wakeup.wake(last=self._ended)
 
     def end(self) -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from codex_proxy.parts.sessions import service, stream
+from codex_proxy.parts.sessions.service import SESSIONS
 from tests.http.serving import Proxy, fake_proxy
 from tests.parts.sessions.driving import BETA, CANCEL, TURN_ENDS, AgentsClient, message, session_body
-from tests.waiting import poll
+from tests.waiting import eventually, poll
 
 
 @pytest.fixture
@@ -127,6 +130,25 @@ async def test_a_reader_that_does_not_read_is_told_so_and_the_turn_goes_on(
     assert events[-1]["type"] == "error"
     assert events[-1]["error"]["code"] == "stream_interrupted"
     assert (await client.get(f"/sessions/{id}"))["status"] == "idle"
+
+
+async def test_what_waits_for_all_readers_has_a_limit_and_is_given_back(client: AgentsClient) -> None:
+    sessions = client.proxy.app[SESSIONS]
+    sessions.unread.total = 200_000
+    ids = [await client.idle_session() for _ in range(2)]
+    async with AsyncExitStack() as stack:
+        lazy = [await stack.enter_async_context(client.following(id)) for id in ids]
+        for id in ids:
+            await client.send(id, message("[[fake:count n=40 size=400000]]"))
+            await poll(partial(is_idle, client, id))
+        ends = [(await reader.rest())[-1] for reader in lazy]
+        assert {end["error"]["code"] for end in ends} == {"stream_interrupted"}
+    await eventually(lambda: sessions.unread.held == 0)
+
+
+async def is_idle(client: AgentsClient, id: str) -> bool:
+    """Whether the session's last turn has ended."""
+    return bool((await client.get(f"/sessions/{id}"))["status"] == "idle")
 
 
 async def test_a_long_answer_reaches_a_reader_that_reads(
