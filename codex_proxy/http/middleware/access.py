@@ -131,7 +131,9 @@ async def check_access(request: web.Request) -> web.Response | None:
     preflight_reply = check_origin(request)
     if preflight_reply is not None:
         return preflight_reply
-    _check_beta(request)
+    endpoint = request.get(ENDPOINT)
+    if endpoint is not None and endpoint.beta:
+        _check_beta(request, endpoint.beta)
     if request.path not in request.app[OPEN_PATHS]:
         await _authenticate(request)
     if request.method not in READ_METHODS and request.match_info.http_exception is None:
@@ -139,16 +141,9 @@ async def check_access(request: web.Request) -> web.Response | None:
     return None
 
 
-def _check_beta(request: web.Request) -> None:
-    endpoint = request.get(ENDPOINT)
-    if (
-        endpoint is not None
-        and endpoint.beta
-        and request.headers.getall("OpenAI-Beta", []) != [endpoint.beta]
-    ):
-        message = (
-            f"This API is in beta: send the header 'OpenAI-Beta: {endpoint.beta}', and no other value of it."
-        )
+def _check_beta(request: web.Request, beta: str) -> None:
+    if request.headers.getall("OpenAI-Beta", []) != [beta]:
+        message = f"This API is in beta: send the header 'OpenAI-Beta: {beta}', and no other value of it."
         raise bad_request(message, code=INVALID_BETA)
 
 

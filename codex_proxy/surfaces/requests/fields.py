@@ -14,7 +14,7 @@ import unicodedata
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from functools import cache
-from typing import Annotated, Any, Final, Literal, LiteralString, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, LiteralString, NoReturn, get_args, get_origin
 
 import msgspec
 from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
@@ -60,7 +60,7 @@ class FieldNotes:
     def add_unknown_of(self, given: Mapping[str, Any], model: BaseModel, place: str = "") -> None:
         """Notes unknown fields of `given`, of which `model` was made, and of its objects."""
         names = _attributes(type(model))
-        if not place or model.model_config.get("extra") != "allow":
+        if not given.keys() <= names.keys() and (not place or model.model_config.get("extra") != "allow"):
             self.add_unknown(given, names, place)
         for name, value in given.items():
             if not isinstance(value, dict | list) or name not in names:
@@ -141,26 +141,25 @@ def ignored_fields(notes: FieldNotes) -> tuple[str, ...]:
     """Returns ignored and unknown fields. Raises `Fault` INVALID_REQUEST for an unknown field with an id of
     this server.
     """
-    _refuse_own_id(notes)
+    if notes.own is not None:
+        _refuse_own_id(*notes.own)
     return (*notes.ignored, *notes.unknown)
 
 
 def ignored_inner_fields(notes: FieldNotes) -> tuple[str, ...]:
     """Returns inner objects' unknown fields, if the request's own go to an upstream."""
     if notes.own is not None and "." in notes.own[0]:
-        _refuse_own_id(notes)
+        _refuse_own_id(*notes.own)
     return tuple(name for name in notes.unknown if "." in name)
 
 
-def _refuse_own_id(notes: FieldNotes) -> None:
-    if notes.own is not None:
-        path, own = notes.own
-        raise bad_request(
-            f"Unknown parameter: '{excerpt(path)}'. It holds the id '{excerpt(own)}', and this API has no such "
-            "field: what the id names would be missing from the answer.",
-            excerpt(path),
-            "unknown_parameter",
-        )
+def _refuse_own_id(path: str, own: str) -> NoReturn:
+    raise bad_request(
+        f"Unknown parameter: '{excerpt(path)}'. It holds the id '{excerpt(own)}', and this API has no such "
+        "field: what the id names would be missing from the answer.",
+        excerpt(path),
+        "unknown_parameter",
+    )
 
 
 @cache
@@ -302,8 +301,8 @@ def folded(name: str) -> str:
 
 def reads_as_model(name: str) -> bool:
     """Whether some parser reads the field `name` as `model`: also `MODEL`, `model[]`, and `model` before a NUL."""
-    if name.isascii() and name.isidentifier():
-        return name.replace("_", "").lower() == MODEL
+    if name.isidentifier():
+        return folded(name) == MODEL
     return folded(re.split(r"[\[\].\0]", _unescaped_text(name).lstrip("[. "), maxsplit=1)[0]) == MODEL
 
 
