@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import repeat
+from operator import attrgetter, is_, itemgetter
 from typing import TypeAlias
 
 import msgspec
@@ -48,6 +50,7 @@ from codex_proxy.surfaces.responses.response_object import (
 )
 from codex_proxy.surfaces.responses.tools import join_tools
 
+_part_of, _type_of, _model_of = attrgetter("part"), itemgetter("type"), attrgetter("model")
 _dict_decoder = msgspec.json.Decoder(dict[str, object])
 _model_item_decoder = msgspec.json.Decoder(ModelItem)
 
@@ -130,6 +133,9 @@ async def measure_context(
 async def _own_items(
     request: ContextRequest, known: Collection[str], store: Store | None, owner: str, ids: IdSource
 ) -> list[tuple[ItemDict, StoredItem | None]]:
+    references = references_of(request.input_items)
+    if not references:
+        return _with_distinct_ids(zip(with_ids(request.input_items, ids), repeat(None)), (), ids)
     given = [
         item for item in request.input_items if not (item["type"] == "item_reference" and item["id"] in known)
     ]
@@ -230,6 +236,8 @@ def without_containers(context: Context, rights: Containers) -> tuple[Context, t
     """Returns the context without containers that the request may not name, and the names of these fields of it."""
     keep = partial(_keep_container, rights=rights)
     earlier, fresh = tuple(map(keep, context.earlier)), tuple(map(keep, context.fresh))
+    if all(map(is_, (*earlier, *fresh), (*context.earlier, *context.fresh))):
+        return context, ()
     named = any(
         item is not given and given.model is None for given, item in zip(context.fresh, fresh, strict=True)
     )
@@ -244,7 +252,7 @@ def _keep_container(item: ContextItem, rights: Containers) -> ContextItem:
         is_own = item.model.model.partition(MODEL_SEPARATOR)[0] == rights.agent
         if kind != CODE_CALL or (is_own and rights.allowed != "none"):
             return item
-    elif item.shown is None or rights.allowed == "any":
+    elif item.shown is None or item.shown["type"] != CODE_CALL or rights.allowed == "any":
         return item
     shown = None if item.shown is None else without_container(item.shown)
     return item if shown is item.shown and item.model is None else ContextItem(shown)
@@ -262,15 +270,17 @@ def turn_in_context(
     earlier = [item.shown for item in context.earlier if item.shown is not None]
     fresh = [item.shown for item in context.fresh if item.shown is not None]
     entries = history_entries([*earlier, *fresh], earlier=len(earlier))
-    turn = with_earlier_updates(turn_of(parsed, tuple(part for _, part in entries)), [*earlier, *fresh])
+    turn = with_earlier_updates(turn_of(parsed, tuple(map(_part_of, entries))), [*earlier, *fresh])
     if parsed.compacts:
         return compaction_turn(turn, turn.history), None
-    earlier_tools = tools_in(earlier)  # those of the request's own items are offered already
-    if earlier_tools or any(item["type"] in CLIENT_CALLS for item in earlier):
+    earlier_tools = (
+        tools_in(earlier) if earlier else ()
+    )  # those of the request's own items are offered already
+    if earlier_tools or not CLIENT_CALLS.isdisjoint(map(_type_of, earlier)):
         tools, mode = join_tools(turn.tools, earlier_tools), parsed.mode_after_calls
         turn = msgspec.structs.replace(turn, tools=tools, mode=mode)
     items = (*context.earlier, *context.fresh)
-    if all(item.model is None for item in items):
+    if not any(map(_model_of, items)):
         return turn, None
     lead = turn_of(parsed, ()).history
     return turn, (*lead, *history_with_model_items(items, entries, identity))

@@ -138,9 +138,10 @@ async def end_stored_response(
 def output_items(service: ResponsesService, final: dict[str, Any], run: Run) -> Sequence[StoredItem]:
     """Returns the items to store, with those hidden from clients only for a complete response that is no compaction."""
     from_model: list[ModelItem] = []
-    compacted = any(item["type"] == "compaction" for item in final["output"])
-    if final["status"] == "completed" and not compacted:
-        from_model = model_items(run, service.runs.services.agent_and_model(run.turn))
+    if run.raw_items and final["status"] == "completed":
+        compacted = any(item["type"] == "compaction" for item in final["output"])
+        if not compacted:
+            from_model = model_items(run, service.runs.services.agent_and_model(run.turn))
     return stored_output(final["output"], from_model, service.ids, service.clock.epoch())
 
 

@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from codex_proxy.core.events import Event, ItemStarted, TurnEnded
+from codex_proxy.surfaces.answers.renderer import raw_text
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
 from tests.rerendered import all_rendered_anew
 from tests.surfaces.chat.turns import text_item, turn
@@ -18,7 +19,7 @@ CHANGING = itertools.count()
 class WithRandomIds(ResponsesRenderer):
     def _on_item_started(self, event: ItemStarted) -> None:
         super()._on_item_started(event)
-        self._items[event.item.id].id = f"msg_{next(CHANGING)}"
+        self._items[event.item.id].id = raw_text(f"msg_{next(CHANGING)}")
 
 
 class WithAClock(ResponsesRenderer):

@@ -274,9 +274,7 @@ def search_result_text(item: ItemDict) -> str:
 
 
 def as_function_item(item: ItemDict) -> ItemDict:
-    """Converts calls and outputs of tool search and of the machine's tools to calls and outputs of functions."""
-    if item.get("call_id") is None:
-        return item
+    """Converts a call or output, with a call id, of tool search or of the machine's tools to one of a function."""
     if item["type"] == "tool_search_call":
         arguments = json_bytes(item["arguments"]).decode()
         return {**item, "type": "function_call", "name": TOOL_SEARCH, "arguments": arguments}

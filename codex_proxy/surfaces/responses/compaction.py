@@ -15,7 +15,6 @@ from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryItem, HistoryMessage, Message, TextPart
 from codex_proxy.core.tokens import estimate_all
 from codex_proxy.core.turn import Turn
-from codex_proxy.surfaces.answers.renderer import raw_text
 from codex_proxy.surfaces.responses.history import encode_summary, note_unrun_call
 from codex_proxy.surfaces.responses.output import TEXT_KEY, OutputItem, PartKey
 from codex_proxy.surfaces.responses.profile import OpenResponsesRenderer, Profile
@@ -61,7 +60,7 @@ class _Compaction(OutputItem):
 
     def whole(self) -> dict[str, Any]:
         content = encode_summary("".join(self.printed))
-        return {"type": self.kind, "id": raw_text(self.id), "encrypted_content": content}
+        return {"type": self.kind, "id": self.id, "encrypted_content": content}
 
     def tokens(self) -> int:
         return estimate_all(self.printed)

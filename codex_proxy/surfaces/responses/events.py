@@ -163,27 +163,28 @@ class ResponseEvents:
     def send_item_stage(self, output: OutputItem, stage: str) -> None:
         """Adds the event of an MCP item: `in_progress`, `completed`, `failed`."""
         if output.kind in _STAGED_KINDS:
-            position = {"item_id": raw_text(output.id), "output_index": output.index}
+            position = {"item_id": output.id, "output_index": output.index}
             self._add(f"response.{output.kind}.{stage}", **position)
 
     def send_hosted(self, output: OutputItem, type: str, fields: dict[str, msgspec.Raw]) -> None:
         """Adds an event of a tool that the model server runs. Nobody here has chosen the names of its fields."""
-        place = {"item_id": raw_text(output.id), "output_index": output.index, "sequence_number": self.number}
+        place = {"item_id": output.id, "output_index": output.index, "sequence_number": self.number}
         body = json_bytes({**fields, "type": type, **place})
         self._frames.append(b"event: %b\ndata: %b\n\n" % (type.encode(), body))
         self.number += 1
 
     def send_compacting(self, output: OutputItem) -> None:
         """Sends that the summary of a compaction is being written."""
-        position = {"item_id": raw_text(output.id), "output_index": output.index}
+        position = {"item_id": output.id, "output_index": output.index}
         self._add("response.compaction.compacting", **position)
 
     def send_item_done(self, output: OutputItem) -> None:
-        self._add("response.output_item.done", output_index=output.index, item=output.whole())
+        output.done = output.whole()
+        self._add("response.output_item.done", output_index=output.index, item=output.done)
 
     @staticmethod
     def _position(output: OutputItem, part: Part) -> dict[str, Any]:
-        position: dict[str, Any] = {"item_id": raw_text(output.id), "output_index": output.index}
+        position: dict[str, Any] = {"item_id": output.id, "output_index": output.index}
         if output.kind == "message":
             position["content_index"] = part.index
         elif output.kind == "reasoning":

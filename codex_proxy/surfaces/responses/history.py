@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from codex_proxy.core.faults import bad_request
@@ -52,6 +53,7 @@ SUMMARY_WORDS: Final = "What was said before, in a summary:\n"
 _APPROVED: Final = "The user has approved this call. It has yet to be made."
 _ROLES: Final[dict[str, Role]] = {"user": "user", "assistant": "assistant"}
 _OUTPUTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
+_type_of = itemgetter("type")
 _CALLS: Final = {"function_call": "arguments", "custom_tool_call": "input"}
 
 
@@ -66,7 +68,7 @@ def history_entries(items: Sequence[ItemDict], *, earlier: int = 0) -> list[Hist
     """Returns the history, each item with its index. The first `earlier` items are stored. Faults name `input[N]` of
     the request, or `input`.
     """
-    items = [as_function_item(item) for item in items]
+    items = [item if item.get("call_id") is None else as_function_item(item) for item in items]
     reader = _Reader(items, earlier)
     for index, item in enumerate(items):
         reader.read(item, index)
@@ -81,7 +83,7 @@ def history_of(items: Sequence[ItemDict], *, earlier: int = 0) -> tuple[HistoryI
 
 def orphaned_outputs(items: Sequence[ItemDict]) -> frozenset[int]:
     """Returns the indexes of outputs whose calls are nowhere, and that do not say what was called."""
-    items = [as_function_item(item) for item in items]
+    items = [item if item.get("call_id") is None else as_function_item(item) for item in items]
     calls = {item["call_id"] for item in items if item["type"] in _CALLS or _has_call(item)}
     return frozenset(
         index for index, item in enumerate(items) if item["type"] in _OUTPUTS and item["call_id"] not in calls
@@ -97,7 +99,10 @@ class _Reader:
         self.entries: list[HistoryEntry] = []
         self._earlier = earlier
         self._announced = {item["call_id"] for item in items if item["type"] in _CALLS}
-        self._mcp = McpHistory(items, earlier, self._announced)
+        self._mcp: McpHistory | None = None
+        """Reads the items of MCP, if there are any."""
+        if not mcp.KINDS.isdisjoint(map(_type_of, items)):
+            self._mcp = McpHistory(items, earlier, self._announced)
         self._calls: dict[str, HistoryCall] = {}
         self._waiting: dict[str, ItemDict] = {}
         """Outputs that came before their calls."""
@@ -117,7 +122,7 @@ class _Reader:
             self._add_call(item, index)
         elif kind in _OUTPUTS:
             self._add_output(item, index)
-        elif kind in mcp.KINDS:
+        elif self._mcp is not None and kind in mcp.KINDS:
             self._add(index, *self._mcp.convert(item, index))
         elif kind in _CONVERSIONS:
             self._add(index, *_CONVERSIONS[kind](item, self._seen))
@@ -131,7 +136,9 @@ class _Reader:
             if call.call_id not in self._cut:
                 raise bad_request(f"No tool output found for function call {call.call_id}.", "input")
         dropped = {id(call) for call in unanswered}
-        outputs = {id(call): output for call, output in self._mcp.unanswered_requests()}
+        outputs: dict[int, HistoryOutput] = {}
+        if self._mcp is not None:
+            outputs = {id(call): output for call, output in self._mcp.unanswered_requests()}
         if dropped or outputs:
             self.entries = list(_complete_calls(self.entries, dropped, outputs))
 

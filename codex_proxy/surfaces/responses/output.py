@@ -80,19 +80,21 @@ class Part:
 
 
 class OutputItem:
-    """An output item. `kind` and `id` are the client's; `index` is None until the item is sent. `kept`: the item's
-    text while it is `waiting`.
+    """An output item. `kind` and `id` (as JSON) are the client's; `index` is None until the item is sent. `kept`: the
+    item's text while it is `waiting`.
     """
 
     __slots__ = (
-        "awaiting", "client_name", "encrypted", "id", "index", "item", "kept", "kind", "parts", "printed", "status",
-        "waiting",
+        "awaiting", "client_name", "done", "encrypted", "id", "index", "item", "kept", "kind", "made_by_server",
+        "parts", "printed", "status", "waiting",
     )  # fmt: skip
 
     def __init__(self, item: Item, kind: str, id: str, client_name: ClientName | None = None) -> None:
         self.item = item
         self.kind = kind
-        self.id = id
+        self.id = raw_text(id)
+        self.made_by_server = isinstance(item, SERVER_ITEMS)
+        """Whether the item is an MCP list, call or approval."""
         self.client_name = client_name
         """The client's name of the tool, if it differs."""
         self.index: int | None = None
@@ -106,11 +108,8 @@ class OutputItem:
         self.encrypted: str | None = None
         self.printed: list[str] = []
         """The result of this server's call, or the arguments of `WHOLE_CALLS`."""
-
-    @property
-    def made_by_server(self) -> bool:
-        """Whether the item is an MCP list, call or approval."""
-        return isinstance(self.item, SERVER_ITEMS)
+        self.done: dict[str, Any] | None = None
+        """The object of an ended item, as it was sent."""
 
     @property
     def tool_name(self) -> ClientName:
@@ -128,7 +127,7 @@ class OutputItem:
 
     def whole(self) -> dict[str, Any]:
         """Returns the object for the client, so far."""
-        head = {"type": self.kind, "id": raw_text(self.id), "status": self.status}
+        head = {"type": self.kind, "id": self.id, "status": self.status}
         return head | KINDS[self.kind](self)
 
     def tokens(self) -> int:
@@ -311,7 +310,7 @@ class HostedItem(OutputItem):
         status: Any = self._fields.get("status", self.status)
         if self.status != "in_progress" and _is_running(status):  # the server has never said how it ended
             status = "failed" if self.kind == "image_generation_call" else "incomplete"
-        return {**self._fields, "type": self.kind, "id": raw_text(self.id), "status": status}
+        return {**self._fields, "type": self.kind, "id": self.id, "status": status}
 
 
 def _is_running(status: str | msgspec.Raw) -> bool:

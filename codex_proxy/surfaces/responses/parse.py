@@ -5,7 +5,7 @@ docs/contract.md#errors-of-responses, docs/contract.md#the-reasoning-parameter.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
@@ -161,7 +161,12 @@ def _convert(request: ResponseRequest, context: ParseContext, pdfs: PdfTexts | N
         format=wanted,
         activity=_activity(context),
         echo=echo_of(
-            request, offered, effort=turn.effort, service_tier=tier.served, conversation=conversation
+            request,
+            offered,
+            effort=turn.effort,
+            summary=turn.summary,
+            service_tier=tier.served,
+            conversation=conversation,
         ),
         asked=asked_calls(request.parallel_tool_calls),
         ignored=(
@@ -224,8 +229,9 @@ def _parse_request(body: bytes, settings: RequestSettings) -> tuple[ResponseRequ
     request, notes = parse_as(ResponseRequest, body)
     named = ignored_fields(notes)
     check_input(request, settings.max_items)
-    logprobs = _requested_logprobs(request)
-    _refuse_unsupported(request, logprobs, settings)
+    logprobs = _requested_logprobs(request) if request.include or request.top_logprobs else {}
+    refuse_logprobs(logprobs, settings.logprobs)
+    _refuse_unsupported(request)
     return request, (*logprobs.values(), *named)
 
 
@@ -277,7 +283,7 @@ def _client_acts(request: ResponseRequest, wanted: Format, items: Sequence[ItemD
     """Whether the client seems to be an agent itself; web search does not count."""
     return (
         bool(request.instructions)
-        or any(not isinstance(tool, WebSearchTool) for tool in request.tools or ())
+        or (request.tools and any(not isinstance(tool, WebSearchTool) for tool in request.tools))
         or wanted.kind != "text"
         or any(item.get("role") in INSTRUCTING or item["type"] in CLIENT_CALLS for item in items)
     )
@@ -289,14 +295,11 @@ def _activity(context: ParseContext) -> Activity:
     return "summaries" if context.settings.show_activity else "off"
 
 
-def _refuse_unsupported(
-    request: ResponseRequest, logprobs: Mapping[str, str], settings: RequestSettings
-) -> None:
+def _refuse_unsupported(request: ResponseRequest) -> None:
     if request.background and request.store is False:
         raise bad_request(
             "A background response has to be stored: leave 'store' out, or set it to true.", "background"
         )
-    refuse_logprobs(logprobs, settings.logprobs)
     refuse_stream_options(request.stream_options, request.stream)
     if request.input == []:
         _refuse_empty_input(request)

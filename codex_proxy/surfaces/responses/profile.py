@@ -71,7 +71,7 @@ class OpenResponsesEvents(ResponseEvents):
         self.number += len(fragments)
 
     def send_part_done(self, output: OutputItem, part: Part) -> None:
-        whole = {"id": raw_text(output.id), "output_index": output.index}
+        whole = {"id": output.id, "output_index": output.index}
         if _is_legacy(output):
             return
         if output.kind in _CALLS:
@@ -101,7 +101,7 @@ def _is_legacy(output: OutputItem) -> bool:
 
 
 def _place(output: OutputItem) -> dict[str, Any]:
-    return {"item_id": raw_text(output.id), "output_index": output.index}
+    return {"item_id": output.id, "output_index": output.index}
 
 
 def item_object(output: OutputItem) -> dict[str, Any]:
@@ -129,7 +129,7 @@ class _Result(OutputItem):
         assert isinstance(self.item, McpCall)
         return {
             "type": self.kind,
-            "id": raw_text(self.id),
+            "id": self.id,
             "call_id": raw_text(self.item.call_id),
             "output": self.text(),
             "status": self.status,

@@ -225,7 +225,7 @@ class ResponsesRenderer(Renderer):
         return self._head.object(self._status, self._whole_output())
 
     def _whole_output(self) -> list[dict[str, Any]]:
-        return [output.whole() for output in self._output]
+        return [output.done or output.whole() for output in self._output]
 
     def _take_frames(self) -> list[bytes]:
         frames = self._events.take()

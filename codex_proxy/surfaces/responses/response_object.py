@@ -157,32 +157,36 @@ def echo_of(
     offered: ResponsesTools,
     *,
     effort: str | None,
+    summary: str | None,
     service_tier: str,
     conversation: str | None,
 ) -> ResponseEcho:
-    """Returns the fields that repeat the request, or effective defaults. `effort` None: the agent's."""
+    """Returns the fields that repeat the request, or effective defaults. `effort` and `summary` None: the agent's."""
+    reasoning: ResponseReasoning | None = None
+    if effort is not None or summary is not None:
+        reasoning = {"effort": effort, "summary": None if summary == "none" else summary}
     echo: ResponseEcho = {
         "background": bool(request.background),
-        "frequency_penalty": _number(request.frequency_penalty, 0.0),
+        "frequency_penalty": 0.0 if request.frequency_penalty is None else request.frequency_penalty,
         "instructions": request.instructions,
         "max_output_tokens": request.max_output_tokens,
         "max_tool_calls": request.max_tool_calls,
         "metadata": {key: value for key, value in (request.metadata or {}).items() if value is not None},
         "model": request.model,
         "parallel_tool_calls": request.parallel_tool_calls is not False,
-        "presence_penalty": _number(request.presence_penalty, 0.0),
+        "presence_penalty": 0.0 if request.presence_penalty is None else request.presence_penalty,
         "previous_response_id": request.previous_response_id,
         "prompt_cache_key": request.prompt_cache_key,
-        "reasoning": _reasoning(request, effort),
+        "reasoning": reasoning,
         "safety_identifier": request.safety_identifier,
         "service_tier": service_tier,
         "store": request.store is not False,
-        "temperature": _number(request.temperature, 1.0),
+        "temperature": 1.0 if request.temperature is None else request.temperature,
         "text": _text(request.text),
         "tool_choice": offered.shown_choice,
         "tools": offered.shown,
         "top_logprobs": request.top_logprobs or 0,
-        "top_p": _number(request.top_p, 1.0),
+        "top_p": 1.0 if request.top_p is None else request.top_p,
         "truncation": request.truncation or "disabled",
     }
     if conversation is not None:
@@ -190,17 +194,6 @@ def echo_of(
     if request.user is not None:
         echo["user"] = request.user
     return echo
-
-
-def _number(given: float | None, default: float) -> float:
-    return default if given is None else given
-
-
-def _reasoning(request: ResponseRequest, effort: str | None) -> ResponseReasoning | None:
-    summary = summary_of(request)
-    if effort is None and summary is None:
-        return None
-    return {"effort": effort, "summary": None if summary == "none" else summary}
 
 
 def summary_of(request: ResponseRequest) -> str | None:

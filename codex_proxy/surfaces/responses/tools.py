@@ -60,16 +60,16 @@ class McpChoice(msgspec.Struct, frozen=True):
 class ResponsesTools(OfferedTools, frozen=True, kw_only=True):
     """The offered tools. `shown` and `shown_choice` are for the response object."""
 
-    mcp: tuple[McpOffer, ...]
-    mcp_choice: tuple[McpChoice, ...]
-    """The only MCP tools that may be called; empty: all."""
-    web_search: bool
-    hosted: HostedTools | None
-    """The tools of the model server that may be called."""
-    hosted_offers: tuple[HostedOffer, ...]
-    """All of its tools that the request has, also those that may not be called."""
     shown: list[Any]
     shown_choice: Any
+    mcp: tuple[McpOffer, ...] = ()
+    mcp_choice: tuple[McpChoice, ...] = ()
+    """The only MCP tools that may be called; empty: all."""
+    web_search: bool = False
+    hosted: HostedTools | None = None
+    """The tools of the model server that may be called."""
+    hosted_offers: tuple[HostedOffer, ...] = ()
+    """All of its tools that the request has, also those that may not be called."""
     left_out: tuple[str, ...] = ()
     """Types of tools that are not offered, for the header."""
 
@@ -78,15 +78,18 @@ def offered_tools(
     given: Sequence[wire.AnyTool] | None, choice: wire.ToolChoice | None, input_tools: Sequence[Tool] = ()
 ) -> ResponsesTools:
     """Returns the tools that the request offers. `input_tools`: tools in input items (`client_tools.tools_in`)."""
+    if not given and (choice is None or choice == "auto" or choice == "none"):
+        named = choice or "auto"
+        return ResponsesTools(tools=tuple(input_tools), choice=named, shown=[], shown_choice=named)
     given = given or ()
     for index, tool in enumerate(given):
         if isinstance(tool, wire.OpenAIsTool):
             raise hosted_tool_fault(tool.type, f"tools[{index}]")
         if wire.runs_in_container(tool):
             raise hosted_tool_fault("shell", f"tools[{index}].environment")
-    named = list(client_tools(given))
-    refuse_duplicates([each.tool for each in named], [each.param for each in named])
-    tools = join_tools(tuple(each.tool for each in named if not each.deferred), input_tools)
+    known = list(client_tools(given))
+    refuse_duplicates([each.tool for each in known], [each.param for each in known])
+    tools = join_tools(tuple(each.tool for each in known if not each.deferred), input_tools)
     mcp: list[McpOffer] = []
     hosted: list[wire.HostedTool] = []
     hosted_offers: list[HostedOffer] = []
