@@ -113,7 +113,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
     def since(self, earlier: Usage) -> Usage:
         """Returns the tokens added since an earlier usage; 0 for a count that has become smaller."""
-        return Usage(*map(max, astuple(self - earlier), repeat(0)))
+        return Usage(*map(max, map(sub, astuple(self), astuple(earlier)), repeat(0)))
 
 
 class Spending(msgspec.Struct, frozen=True):

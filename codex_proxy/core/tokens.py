@@ -12,9 +12,11 @@ import math
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from operator import add
 from typing import Final, NamedTuple
 
 import msgspec
+from msgspec.structs import astuple
 
 _DENSE: Final = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 """Kana, Chinese and Hangul: mostly one token each."""
@@ -270,7 +272,7 @@ HOUR: Final = 3600
 DAY: Final = 24 * HOUR
 
 
-class Figures(msgspec.Struct, frozen=True, kw_only=True):
+class Figures(msgspec.Struct, frozen=True):
     """Sums over turns. `cached` is part of `input`, `reasoning` of `output`."""
 
     turns: int = 0
@@ -284,7 +286,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     reasoning: int = 0
 
     def __add__(self, other: Figures) -> Figures:
-        return Figures(**{name: getattr(self, name) + getattr(other, name) for name in FIGURES})
+        return Figures(*map(add, astuple(self), astuple(other)))
 
 
 FIGURES: Final = Figures.__struct_fields__

@@ -38,13 +38,6 @@ from codex_proxy.surfaces.chat.render import StreamMetrics
 from codex_proxy.surfaces.ollama.render import TurnTimes
 
 
-def _is_first_visible(event: Event) -> bool:
-    """Whether the client sees something. A list of MCP tools is sent with the first output."""
-    return type(event) in VISIBLE_OUTPUT and not (
-        isinstance(event, ItemStarted) and isinstance(event.item, McpTools)
-    )
-
-
 class TurnTimings:
     """The times of a turn that begins now."""
 
@@ -79,16 +72,27 @@ class TurnTimings:
             self._count(events)
         if self._on_served is not None and ServedBy in map(type, events):
             self._on_served(next(event for event in events if isinstance(event, ServedBy)))
-        if self.response_model is None and TurnStarted in map(type, events):
-            self.response_model = next(event.model for event in events if isinstance(event, TurnStarted))
-        if self._started is None and events:
-            self._started = self._clock.monotonic()
-        if self._first is None and any(map(_is_first_visible, events)):
-            self._first = self._clock.monotonic()
+        if self._first is None:
+            self._record_begin(events)
         if events and isinstance(events[-1], TurnEnded):
             self.ended_by = events[-1].trigger
             if events[-1].empty and self._on_empty is not None:
                 self._on_empty(events[-1].empty)
+
+    def _record_begin(self, events: Sequence[Event]) -> None:
+        """Takes a batch of a turn of which the client has seen nothing. A list of MCP tools is sent with the first
+        output.
+        """
+        if self._started is None and events:
+            self._started = self._clock.monotonic()
+        for event in events:
+            if isinstance(event, TurnStarted):
+                self.response_model = event.model
+            elif type(event) in VISIBLE_OUTPUT and not (
+                isinstance(event, ItemStarted) and isinstance(event.item, McpTools)
+            ):
+                self._first = self._clock.monotonic()
+                return
 
     def _count(self, events: Sequence[Event]) -> None:
         kinds = list(map(type, events))

@@ -121,8 +121,9 @@ class Run:
         self.turn = turn
         """The turn as the client asked for it, with its owner."""
         self.attempt: Attempt
-        self._digests: HistoryDigests
-        """Both are set when `start` returns."""
+        """Set when `start` returns."""
+        self._digests: HistoryDigests | None = None
+        """Those of the history, once a kept session has been looked for or is to be kept."""
         self.log = EventLog(self._on_backlog)
         self.observers: Sequence[TurnObserver] = ()
         self.raw_items: list[bytes] = []
@@ -144,7 +145,9 @@ class Run:
         self._limits = TurnLimits(chars=max_chars, stop=turn.stop, max_tokens=max_tokens)
         self._usage = TurnUsage(turn, self._agent.name, services.added_tokens)
         self._recorder: TurnRecorder | None = None
-        self._calls = ServerCalls(runner, partial(services.spawn, context=self._context))
+        self._runner = runner
+        self._calls: ServerCalls | None = None
+        """Those of this turn, if any was made."""
         self._calls_running = 0
         self._checking = False
         """Whether a worker checks texts; events wait in the policy."""
@@ -179,8 +182,8 @@ class Run:
             self.observers, self._recorder = observe(self.turn, self._agent, watchers, first)
             self.log.observe(self.observers)
             if self._recorder is not None:
-                self._calls.runner = self._recorder.runner(self._calls.runner)
-            if approved_calls(self.turn):
+                self._runner = self._recorder.runner(self._runner)
+            if len(self.turn.history) > 1 and approved_calls(self.turn):  # a first message approves nothing
                 self.attempt = await self._services.first_attempt(self.turn, self._agent)
             else:
                 session = await self._first_session()
@@ -218,13 +221,13 @@ class Run:
         elif not self._repair.ended:
             self._acted = True
             self._watch.pause()
-            self._calls.begin_work(self._run_approved_calls())
+            self._server_calls().begin_work(self._run_approved_calls())
         if not self._repair.ended:
             self._plan_progress(PROGRESS_SECONDS)
 
     @_task_of_turn
     async def _run_approved_calls(self) -> None:
-        self.turn = await self._calls.run_approved(self, self.turn)
+        self.turn = await self._server_calls().run_approved(self, self.turn)
         if self._repair.ended:
             return
         outputs = [item for item in self.turn.history if isinstance(item, HistoryOutput)]
@@ -234,10 +237,21 @@ class Run:
 
     async def _first_session(self) -> ReusedSession | AgentSession:
         """Makes the first attempt, and returns its session. Raises `Fault`."""
-        digests = self._digests = HistoryDigests(self.turn.history)
         first = await self._services.first_attempt(self.turn, self._agent)
-        self.attempt, session = await self._services.first_session(first, self.turn, digests, self._replay)
+        self.attempt, session = await self._services.first_session(
+            first, self.turn, self._history_digests, self._replay
+        )
         return session
+
+    def _history_digests(self) -> HistoryDigests:
+        if self._digests is None:
+            self._digests = HistoryDigests(self.turn.history)
+        return self._digests
+
+    def _server_calls(self) -> ServerCalls:
+        if self._calls is None:
+            self._calls = ServerCalls(self._runner, partial(self._services.spawn, context=self._context))
+        return self._calls
 
     @_task_of_turn
     async def _open_session(self, attempt: Attempt) -> None:
@@ -363,14 +377,14 @@ class Run:
         if result.checks and not self._repair.ended:
             self._checking = True
             self._watch.pause()
-            self._calls.begin_work(self._check(self.attempt, result.checks))
+            self._server_calls().begin_work(self._check(self.attempt, result.checks))
         if result.again:
             self._begin_again(self.attempt.retry(self._turn_so_far()), begun=True)
         if result.calls and not self._repair.ended:
             self._acted = True
             self._calls_running += len(result.calls)
             self._watch.pause()
-            self._calls.begin(self, result.calls)
+            self._server_calls().begin(self, result.calls)
         for answered in result.answers:
             session.answer(answered.request_id, ToolReply(answered.output.parts))
 
@@ -542,14 +556,15 @@ class Run:
             end_log,
             self._release,
             self._watch.stop,
-            self._calls.cancel,
+            *(() if self._calls is None else (self._calls.cancel,)),
             *(() if session is None else (session.close,)),
             end_recording,
         )
 
     def _release_session(self) -> None:
         self._watch.stop()
-        self._calls.cancel()
+        if self._calls is not None:
+            self._calls.cancel()
         session = self._session
         if session is None:
             return
@@ -565,7 +580,7 @@ class Run:
             return False
         policy = self.attempt.policy
         calls = visible_calls(policy)
-        seen = self._digests.followed_by((*self._shown_messages(), *calls))
+        seen = self._history_digests().followed_by((*self._shown_messages(), *calls))
         pending = PendingOutputs(frozenset(call.call_id for call in calls), tuple(policy.hidden))
         key = session_key(self.turn.owner, self.attempt.turn)
         self._services.idle_sessions.put(self.turn.owner, key, session, seen, pending)

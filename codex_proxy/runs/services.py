@@ -89,14 +89,19 @@ class RunServices:
         return Attempt(turn, form, keeps_choice="tool_choice" in able)
 
     async def first_session(
-        self, attempt: Attempt, turn: Turn, digests: HistoryDigests, replay: tuple[HistoryItem, ...] | None
+        self,
+        attempt: Attempt,
+        turn: Turn,
+        digests_of_history: Callable[[], HistoryDigests],
+        replay: tuple[HistoryItem, ...] | None,
     ) -> tuple[Attempt, ReusedSession | AgentSession]:
         """Returns the first attempt, and its session: a kept one, else a reopened or a new one, whose history has the
-        model's items from `replay` and the step memory. `digests`: those of the turn's history. Raises `Fault`.
+        model's items from `replay` and the step memory. Raises `Fault`.
         """
         closed: ClosedSession | None = None
         # A first message continues nothing.
         if len(turn.history) > 1 and attempt.as_asked and self.idle_sessions:
+            digests = digests_of_history()
             await beside_the_loop(digests.compute, long=is_long(turn.history))
             key = session_key(turn.owner, attempt.turn)
             reused = self.idle_sessions.take(key, turn, digests)

@@ -383,10 +383,7 @@ def usage(query: UsageQuery) -> Query[list[UsageSum]]:
     )
 
     def convert(rows: Iterator[Row]) -> list[UsageSum]:
-        return [
-            UsageSum(start, model, Figures(**dict(zip(FIGURES, figures, strict=True))), owner)
-            for start, owner, model, *figures in rows
-        ]
+        return [UsageSum(start, model, Figures(*figures), owner) for start, owner, model, *figures in rows]
 
     values = (query.width, query.start, query.end)
     return Query(sql, values if query.owner is None else (*values, query.owner), convert)

@@ -103,6 +103,8 @@ def with_tool_choice(turn: Turn, *, again: bool = False, in_words: bool = True) 
     """Returns the turn with only the allowed tools and, if a call is required, a message about that (`in_words=False`:
     none, the agent enforces it). `again`: this is the second attempt.
     """
+    if turn.tool_choice == "auto":
+        return turn
     tools = may_be_called(turn)
     tell = turn.must_call and in_words
     if tools is turn.tools and not tell:
@@ -203,7 +205,7 @@ class ToolPolicy:
         self._running: dict[str, ToolCallRequested] = {}
         """This server's running calls, by the agent's request id."""
         self._parallel = turn.parallel_tool_calls
-        self._waits_for_call = turn.must_call
+        self._waits_for_call = turn.tool_choice != "auto" and turn.must_call
         """Whether a required call has not come yet; the answer is held."""
         self._second_try = second_try
         self._requests: list[ToolCallRequested] = []
@@ -257,7 +259,10 @@ class ToolPolicy:
             elif kind is TurnEnded:
                 self._on_turn_ended(event, result)  # type: ignore[arg-type]
             else:
-                self._pass(event, result)
+                if not self._waits_for_call or kind in NEVER_HELD:
+                    result.events.append(event)
+                else:
+                    self._hold(event, result)
                 if kind is StepCompleted:
                     self._on_step_completed(result)
                 elif kind is Retrying:  # the step comes anew, and its calls with it
@@ -285,10 +290,7 @@ class ToolPolicy:
         self._feed(later, result)
         return result
 
-    def _pass(self, event: Event, result: PolicyResult) -> None:
-        if not self._waits_for_call or type(event) in NEVER_HELD:
-            result.events.append(event)
-            return
+    def _hold(self, event: Event, result: PolicyResult) -> None:
         self._held.append(event)
         if type(event) is ItemStarted and isinstance(event.item, ToolCall):
             self._release_held(result)  # of a dialect that says its calls itself and waits for no output
@@ -317,6 +319,9 @@ class ToolPolicy:
         return result
 
     def _on_step_completed(self, result: PolicyResult) -> None:
+        if not (self._requests or self._bad_call):
+            self._waiting = []
+            return  # of most steps
         slow = [(request, check) for request in self._requests if (check := self._slow_check(request))]
         if slow:
             self._judging = [request for request, _ in slow]
@@ -328,9 +333,6 @@ class ToolPolicy:
         """Decides a step's calls. The client gets none if all are answered with errors."""
         requests, self._requests = self._requests, []
         bad_call, self._bad_call = self._bad_call, False
-        if not requests and not bad_call:
-            self._waiting = []
-            return  # of most steps
         # Only now is it known whether the client gets a call: one of a step with errors only is never shown.
         good, hidden = self._split_valid(requests)
         if not self._parallel:
@@ -450,7 +452,7 @@ class ToolPolicy:
                 result.again = True
                 return
             event = TurnEnded(Stop.FAILED, event.trigger, NOT_HONOURED)
-        if event.stop != Stop.FAILED:
+        if self._waits_for_call and event.stop != Stop.FAILED:
             self._release_held(result)
         result.events.append(event)
 

@@ -294,7 +294,8 @@ class CodexProto(ChildTurn):
 
     def _begin_output(self) -> None:
         self._step_has_output = True
-        self._reasoning.end()
+        if self._reasoning.item:
+            self._reasoning.end()
 
     def _on_reasoning_break(self, msg: Msg) -> None:
         self._reasoning.section_break()
@@ -326,7 +327,7 @@ class CodexProto(ChildTurn):
             self._events.append(AccountLimitsReported(limits))
         used = self._usage.add_count(msg, has_output=self._step_has_output)
         # A count without new tokens comes with a response's headers, unless all messages are complete.
-        if used is not None or (self._step_has_output and not self._messages):
+        if used is not None or (self._step_has_output and not self._messages.open):
             self._end_items()
             self._events.append(StepCompleted(used))
             if used is not None:
@@ -368,9 +369,12 @@ class CodexProto(ChildTurn):
     # --- helpers ------------------------------------------------------------------------------
 
     def _end_items(self) -> None:
-        self._reasoning.end()
-        self._messages.end_all()
-        self._calls.end_all()
+        if self._reasoning.item:
+            self._reasoning.end()
+        if self._messages.open:
+            self._messages.end_all()
+        if self._calls.open:
+            self._calls.end_all()
 
     def _request_approval(self, op: str, kind: ApprovalKind, text: str) -> None:
         self._begin_output()

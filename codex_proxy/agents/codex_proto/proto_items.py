@@ -39,16 +39,13 @@ class Messages:
 
     def __init__(self, events: list[Event]) -> None:
         self._events = events
-        self._ids: dict[int | None, str] = {}
+        self.open: dict[int | None, str] = {}
         self.count = 0
         self.by_choice = False
 
-    def __bool__(self) -> bool:
-        return bool(self._ids)
-
     def add_delta(self, choice: int | None, text: str) -> str:
         """Adds a delta, and opens its message if needed. Returns the id of the message."""
-        item = self._ids.get(choice) or self._start(choice)
+        item = self.open.get(choice) or self._start(choice)
         self._events.append(TextDelta(item, text))
         return item
 
@@ -56,20 +53,20 @@ class Messages:
         """Ends the message, and opens it if needed. `text`: the full text, from which `core.repair` later removes
         what was sent as deltas.
         """
-        item = self._ids.get(choice) or self._start(choice)
-        del self._ids[choice]
+        item = self.open.get(choice) or self._start(choice)
+        del self.open[choice]
         self._events += (event(item, text), ItemEnded(item))
 
     def end_all(self) -> None:
-        self._events.extend(map(ItemEnded, self._ids.values()))
-        self._ids.clear()
+        self._events.extend(map(ItemEnded, self.open.values()))
+        self.open.clear()
 
     def drop_open(self) -> None:
         """Forgets the open messages: after a retry the child sends new ones."""
-        self._ids.clear()
+        self.open.clear()
 
     def _start(self, choice: int | None) -> str:
-        item = self._ids[choice] = f"m{self.count}"
+        item = self.open[choice] = f"m{self.count}"
         self.count += 1
         self.by_choice = self.by_choice or choice is not None
         self._events.append(ItemStarted(Message(item, choice)))
@@ -84,7 +81,8 @@ class ReasoningItems:
     def __init__(self, events: list[Event]) -> None:
         self._events = events
         self._count = 0
-        self._item = ""
+        self.item = ""
+        """The id of the open item, if any."""
         self._part = 0
         self._parts_with_deltas: set[int] = set()
         self._raw_deltas = False
@@ -104,10 +102,10 @@ class ReasoningItems:
         self._start()
         if kind == "raw":
             self._raw_deltas = True
-            self._events.append(ReasoningDelta(self._item, text, 0, "raw"))
+            self._events.append(ReasoningDelta(self.item, text, 0, "raw"))
         else:
             self._parts_with_deltas.add(self._part)
-            self._events.append(ReasoningDelta(self._item, text, self._part))
+            self._events.append(ReasoningDelta(self.item, text, self._part))
 
     def add_full_text(self, text: str, kind: ReasoningKind) -> None:
         """Adds a full text. Ignores raw text after deltas, and a summary part without deltas if another part had
@@ -118,18 +116,18 @@ class ReasoningItems:
         self._full_texts[kind] = part + 1
         if kind == "raw":
             if not self._raw_deltas:
-                self._events.append(FullReasoning(self._item, text, part, "raw"))
+                self._events.append(FullReasoning(self.item, text, part, "raw"))
         elif not self._parts_with_deltas or part in self._parts_with_deltas:
-            self._events.append(FullReasoning(self._item, text, part))
+            self._events.append(FullReasoning(self.item, text, part))
 
     def end(self) -> None:
-        if self._item:
-            self._events.append(ItemEnded(self._item))
-            self.drop_open()
+        """Ends the open item."""
+        self._events.append(ItemEnded(self.item))
+        self.drop_open()
 
     def drop_open(self) -> None:
         """Forgets the open item: after a retry the child begins another."""
-        self._item = ""
+        self.item = ""
         self._part = 0
         self._parts_with_deltas = set()
         self._raw_deltas = False
@@ -139,10 +137,10 @@ class ReasoningItems:
         return any(self._full_texts.values())
 
     def _start(self) -> None:
-        if not self._item:
-            self._item = f"r{self._count}"
+        if not self.item:
+            self.item = f"r{self._count}"
             self._count += 1
-            self._events.append(ItemStarted(Reasoning(self._item)))
+            self._events.append(ItemStarted(Reasoning(self.item)))
 
 
 _Key = tuple[int | None, int | str]
@@ -180,7 +178,7 @@ class Calls:
 
     def __init__(self, events: list[Event]) -> None:
         self._events = events
-        self._items: dict[_Key, _OpenCall] = {}
+        self.open: dict[_Key, _OpenCall] = {}
         self._given: set[tuple[int | None, str]] = set()
         self._count = 0
         self.earlier_calls = 0
@@ -201,9 +199,9 @@ class Calls:
         text: str,
     ) -> None:
         """Adds an event with a text, and opens the call if needed. A call may come in pieces, whole, or both."""
-        call = self._items.get(key)
+        call = self.open.get(key)
         if call is not None and name and call_id and call.ends_before(call_id, name, text):
-            self._events.append(ItemEnded(self._items.pop(key).item))
+            self._events.append(ItemEnded(self.open.pop(key).item))
             call = None
         if call is None:
             if not name:
@@ -216,19 +214,19 @@ class Calls:
             self._events.append(event(call.item, text))
 
     def end_all(self) -> None:
-        for call in self._items.values():
+        for call in self.open.values():
             self._events.append(ItemEnded(call.item))
-        self._items.clear()
+        self.open.clear()
 
     def drop_open(self) -> None:
         """Forgets the open calls: after a retry the child sends them again."""
-        self._items.clear()
+        self.open.clear()
 
     def _open(self, key: _Key, call_id: str | None, name: str, kind: CallKind) -> _OpenCall:
         given = call_id or f"call_{self.earlier_calls + self._count}"
         own = f"{given}_{self._count}" if (key[0], given) in self._given else given
         self._given.add((key[0], own))
-        call = self._items[key] = _OpenCall(f"c{self._count}", call_id, name)
+        call = self.open[key] = _OpenCall(f"c{self._count}", call_id, name)
         self._count += 1
         self.last_kind = kind
         self._events.append(ItemStarted(ToolCall(call.item, own, name, kind, key[0])))
