@@ -66,7 +66,7 @@ from codex_proxy.surfaces.responses import context as contexts
 from codex_proxy.surfaces.responses.context import ParsedContext
 from codex_proxy.surfaces.responses.items import web_images
 from codex_proxy.surfaces.responses.parse import FIELDS, ParsedResponse, parse
-from codex_proxy.surfaces.responses.profile import leaves_out_orphans
+from codex_proxy.surfaces.responses.profile import LEAVING_OUT_ORPHANS
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
 
 
@@ -273,7 +273,7 @@ async def count_input_tokens(request: web.Request) -> web.Response:
     service = request.app[RESPONSES]
     parsed = await _parse(request, counting=True)
     measure, fresh = await measure_context(parsed, service.store, request[OWNER], service.ids)
-    measure.leaves_out_orphans = leaves_out_orphans(service.profile)
+    measure.leaves_out_orphans = service.profile in LEAVING_OUT_ORPHANS
     return json_response(response_object.token_count(measure.tokens_with(parsed, fresh)))
 
 
@@ -320,7 +320,7 @@ async def _read_conversation(request: web.Request) -> tuple[ParsedContext, tuple
     context = await read_context(parsed, service.store, request[OWNER], service.ids, service.clock.epoch())
     request[HELD].grow_by(context.size)
     left_out: tuple[str, ...] = ()
-    if leaves_out_orphans(service.profile):
+    if service.profile in LEAVING_OUT_ORPHANS:
         context, left_out = without_orphans(context)
     containers = containers_for(agent_for(service.runs.agent, parsed.agent_model), request[CLIENT])
     context, without = without_containers(context, containers)

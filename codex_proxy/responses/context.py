@@ -262,10 +262,10 @@ def _keep_container(item: ContextItem, rights: Containers) -> ContextItem:
 
 
 def turn_in_context(
-    parsed: ParsedResponse, context: Context, identity: str
+    parsed: ParsedResponse, context: Context, identity: Callable[[], str]
 ) -> tuple[Turn, tuple[HistoryItem, ...] | None]:
     """Returns the turn, and its history as the model generated it (None if not stored), without items encrypted for
-    models other than `identity`.
+    models other than the one that `identity` returns.
     """
     earlier = [item.shown for item in context.earlier if item.shown is not None]
     fresh = [item.shown for item in context.fresh if item.shown is not None]
@@ -283,7 +283,7 @@ def turn_in_context(
     if not any(map(_model_of, items)):
         return turn, None
     lead = turn_of(parsed, ()).history
-    return turn, (*lead, *history_with_model_items(items, entries, identity))
+    return turn, (*lead, *history_with_model_items(items, entries, identity()))
 
 
 def history_with_model_items(

@@ -21,7 +21,7 @@ from codex_proxy.store.store import Store
 from codex_proxy.store.values import UNFINISHED, Frame, NotStored, StoredResponse
 from codex_proxy.surfaces.requests.body import invalid_value, number_in
 from codex_proxy.surfaces.responses.kept_log import NotRenderableError
-from codex_proxy.surfaces.responses.profile import end_frames, end_of_stream, is_last, new_events
+from codex_proxy.surfaces.responses.profile import STREAM_ENDS, end_frames, is_last, new_events
 from codex_proxy.surfaces.responses.response_object import not_found, not_resumable
 
 HEARTBEAT = b": heartbeat\n\n"
@@ -116,7 +116,7 @@ class Follower:
         if self._deleted:
             self.finished = True
             return data
-        return data + end_of_stream(self._service.profile) if self.finished else data
+        return data + STREAM_ENDS[self._service.profile] if self.finished else data
 
     def open(self) -> bytes:
         return b""

@@ -19,7 +19,7 @@ from codex_proxy.runs.event_log import Cursor, Push, have_an_end
 from codex_proxy.runs.run import Run
 from codex_proxy.store.values import Frame, StoredItem, StoreError
 from codex_proxy.surfaces.answers.renderer import json_bytes
-from codex_proxy.surfaces.responses.profile import end_frames, end_of_stream, is_last
+from codex_proxy.surfaces.responses.profile import STREAM_ENDS, end_frames
 
 TAKE_BACK_SECONDS = 1.0
 """Seconds for which a client waits until its response, which may be stored after all, is removed."""
@@ -87,13 +87,16 @@ class ForegroundResponse(RunningResponse):
 
     async def _save(self, final: dict[str, Any], ended: TurnEnded) -> None:
         assert self._run is not None, "a turn that never began is not saved"
-        self.output = await self._work_on_answer(partial(output_items, self._service, final, self._run))
+        json, self.output = await self._work_on_answer(partial(self._to_store, final, self._run))
         failed = final["status"] == "failed"
         if failed and not self.streams:
             return  # its client gets an error, and no id
         # A failed response keeps its own failure where it cannot be saved.
         with contextlib.suppress(*((StoreError,) if failed else ())):
-            await save_response(self._service, self._prepared, final, self.output, long=self.has_long_answer)
+            await save_response(self._service, self._prepared, final["status"], json, self.output)
+
+    def _to_store(self, final: dict[str, Any], run: Run) -> tuple[bytes, Sequence[StoredItem]]:
+        return json_bytes(final), output_items(self._service, final, run)
 
     async def _complete(self, frames: list[Frame]) -> None:
         store = self._service.store
@@ -111,10 +114,10 @@ class ResponseReader:
         self._response = response
         self._frames = response.buffer.reader()
         self._profile = service.profile
-        self._end = end_of_stream(service.profile)
+        self._end = STREAM_ENDS[service.profile]
         self._next = 0
-        self._has_end = False
-        """Whether the last event was taken."""
+        self._was_ended = False
+        """Whether `take_frames` has ended a stream without its last event."""
 
     @property
     def finished(self) -> bool:
@@ -140,9 +143,9 @@ class ResponseReader:
         frames = self._frames.take()
         if frames:
             self._next = frames[-1][0] + 1
-            self._has_end = is_last(frames[-1][1])
-        if self.finished and self._response.streams and not (self._has_end or self.refusal):
-            self._has_end = True
+        has_end = self._was_ended or self._response.buffer.complete
+        if self.finished and self._response.streams and not (has_end or self.refusal):
+            self._was_ended = True
             return [*frames, *self.missing_end(self._response.failure or UNFORESEEN)]
         return frames
 

@@ -32,7 +32,7 @@ from codex_proxy.surfaces.answers.usage import tokens_in
 from codex_proxy.surfaces.responses.kept_log import RENDERER, Rendering
 from codex_proxy.surfaces.responses.mcp import newest_lists
 from codex_proxy.surfaces.responses.parse import ENCRYPTED_REASONING, ParsedResponse
-from codex_proxy.surfaces.responses.profile import leaves_out_orphans
+from codex_proxy.surfaces.responses.profile import LEAVING_OUT_ORPHANS
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
 
 CONVERSATION_BUSY = Failure(
@@ -119,14 +119,16 @@ async def prepare_in_context(
     if len(context.fresh) > MANY_ITEMS:
         await asyncio.sleep(0)  # others are served before the second step
     client = service.clients.by_name(owner)
-    if leaves_out_orphans(service.profile):
+    if service.profile in LEAVING_OUT_ORPHANS:
         context, left_out = without_orphans(context)
         parsed = msgspec.structs.replace(parsed, ignored=(*parsed.ignored, *left_out))
     agent = service.runs.services.agent_of(parsed.turn)
     containers = containers_for(agent, client)
     context, left_out = without_containers(context, containers)
     parsed = msgspec.structs.replace(parsed, ignored=(*parsed.ignored, *left_out))
-    turn, replay = turn_in_context(parsed, context, service.runs.services.agent_and_model(parsed.turn))
+    turn, replay = turn_in_context(
+        parsed, context, partial(service.runs.services.agent_and_model, parsed.turn)
+    )
     turn = msgspec.structs.replace(turn, history=as_functions(turn.history, agent.capabilities))
     replay = None if replay is None else as_functions(replay, agent.capabilities)
     admitted = await service.admission.admit(
@@ -140,6 +142,9 @@ async def prepare_in_context(
         mcp=() if parsed.compacts else parsed.mcp,
         hosted=parsed.hosted,
     )
+    fetched = 0
+    if admitted.history is not turn.history:
+        replay, fetched = _inline_images(replay, turn, admitted), fetched_bytes(turn, admitted)
     return PreparedResponse(
         id=id,
         owner=owner,
@@ -147,17 +152,17 @@ async def prepare_in_context(
         parsed=parsed,
         context=context,
         turn=admitted,
-        replay=_inline_images(replay, turn, admitted),
+        replay=replay,
         conversation_turn=conversation_turn,
-        size=context.size + fetched_bytes(turn, admitted),
+        size=context.size + fetched,
     )
 
 
 def _inline_images(
     replay: tuple[HistoryItem, ...] | None, turn: Turn, admitted: Turn
 ) -> tuple[HistoryItem, ...] | None:
-    if replay is None or admitted.history is turn.history:
-        return replay
+    if replay is None:
+        return None
     inlined = {old: new for old, new in zip(turn.history, admitted.history, strict=True) if old is not new}
     return tuple(inlined.get(item, item) for item in replay)
 

@@ -365,6 +365,8 @@ class FrameBuffer:
         self.next = 0
         """The next frame's sequence number."""
         self.ended = False
+        self.complete = False
+        """Whether the last frames were added."""
         self._on_drained = on_drained
         self._readers: list[FrameReader] = []
 
@@ -372,6 +374,7 @@ class FrameBuffer:
         """Adds frames for all readers. After the `last`, `end` must follow."""
         if frames:
             self.next = frames[-1][0] + 1
+            self.complete = self.complete or last
             for reader in self._readers:
                 reader.put(frames, last=last)
         if not (frames and self._readers):  # else it is drained when they have taken these

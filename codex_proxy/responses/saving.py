@@ -48,25 +48,24 @@ _NO_PLACES: Final[deque[int]] = deque()
 async def save_response(
     service: ResponsesService,
     prepared: PreparedResponse,
-    final: dict[str, Any],
+    status: str,
+    json: bytes,
     output: Sequence[StoredItem],
-    *,
-    long: bool,
 ) -> None:
-    """Saves a response unless `store: false`, and adds its items to the conversation. `long`: whether the response
-    is. Raises `StoreError`, having stored nothing but perhaps for `UnsureWrite`.
+    """Saves a response unless `store: false`, and adds its items to the conversation. `json`: the final object.
+    Raises `StoreError`, having stored nothing but perhaps for `UnsureWrite`.
     """
     store, parsed, context = service.store, prepared.parsed, prepared.context
-    append = conversation_append(parsed, final["status"])
+    append = conversation_append(parsed, status)
     if store is None:
         return
     if parsed.store:
         response = StoredResponse(
             owner=prepared.owner,
             id=prepared.id,
-            status=final["status"],
+            status=status,
             created=prepared.created,
-            json=await beside_the_loop(partial(json_bytes, final), long=long),
+            json=json,
             previous_id=parsed.previous_response_id,
             conversation_id=parsed.conversation,
         )

@@ -106,7 +106,7 @@ class Talk:
 
     def model_input(self, model: str = MODEL) -> tuple[HistoryItem, ...]:
         context = Context(tuple(self._earlier), tuple(self._fresh))
-        turn, native = turn_in_context(ask(), context, model)
+        turn, native = turn_in_context(ask(), context, lambda: model)
         return turn.history if native is None else native
 
 

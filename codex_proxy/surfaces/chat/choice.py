@@ -185,8 +185,8 @@ class Choice:
         self._legacy = legacy
         self._legacy_calls: bool | None = None
         self._content = self._text(b"content")
-        self._refusal = self._text(b"refusal")
-        self._reasoning = self._text(b"reasoning_content")
+        self._refusal: Text | None = None
+        self._reasoning: Text | None = None
         self._message_order = SerialOutput()
         self._last_message: str | None = None
         self._begins: dict[str, int] = {}
@@ -249,22 +249,31 @@ class Choice:
         return 0 if before is None else self._content.length(before) + len(BLANK_LINE)
 
     def add_refusal(self, id: str, text: str, out: list[bytes]) -> None:
+        if self._refusal is None:
+            self._refusal = self._text(b"refusal")
         self._refusal.add(self._refusal.with_separator(id, text), out)
 
     # --- reasoning and activity ---------------------------------------------------------------
 
     def add_reasoning(self, id: str, part: int, text: str, out: list[bytes]) -> None:
         """Adds a delta of a part of the summary `id`."""
-        text = self._reasoning.with_separator((id, part), text)
+        reasoning = self._begin_reasoning()
+        text = reasoning.with_separator((id, part), text)
         self._at_line_start = text.endswith("\n")
-        self._reasoning.add(text, out)
+        reasoning.add(text, out)
 
     def add_activity(self, line: str, out: list[bytes]) -> None:
         """Adds a line about an action of the agent."""
         line = f"{' '.join(line.split())}\n"
-        self._reasoning.add(line if self._at_line_start else "\n" + line, out)
-        self._reasoning.part = None
+        reasoning = self._begin_reasoning()
+        reasoning.add(line if self._at_line_start else "\n" + line, out)
+        reasoning.part = None
         self._at_line_start = True
+
+    def _begin_reasoning(self) -> Text:
+        if self._reasoning is None:
+            self._reasoning = self._text(b"reasoning_content")
+        return self._reasoning
 
     # --- calls --------------------------------------------------------------------------------
 
@@ -349,5 +358,7 @@ class Choice:
 
     def tokens(self) -> int:
         """Estimates the tokens of content, refusal and arguments."""
-        texts = [self._content, self._refusal, *(call.arguments for call in self._calls.values())]
+        texts = [self._content, *(call.arguments for call in self._calls.values())]
+        if self._refusal is not None:
+            texts.append(self._refusal)
         return json_tokens(bytes(text.whole()) for text in texts)

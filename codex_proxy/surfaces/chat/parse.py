@@ -222,7 +222,9 @@ def ignored_parameters(request: ChatRequest, logprobs: Sequence[str]) -> tuple[s
     """Returns parameters without effect that `ChatRequest` does not mark as ignored. `logprobs`: the request's
     `requested_logprobs`.
     """
-    named = any(isinstance(each, AssistantMessage) and each.name for each in request.messages)
+    named = AssistantMessage in map(type, request.messages) and any(
+        isinstance(each, AssistantMessage) and each.name for each in request.messages
+    )
     return (
         *logprobs,
         *(("store",) if request.store else ()),  # false is what a chat completion here is anyway

@@ -27,7 +27,7 @@ from codex_proxy.surfaces.messages.history import (
     tools_referred_to,
     with_tool_changes,
 )
-from codex_proxy.surfaces.messages.tools import MessagesTools, loaded_names, offered_tools
+from codex_proxy.surfaces.messages.tools import NO_TOOLS, MessagesTools, loaded_names, offered_tools
 from codex_proxy.surfaces.messages.wire import MessagesRequest, Thinking
 from codex_proxy.surfaces.models import (
     DEFAULT_NAME,
@@ -87,7 +87,9 @@ def parse(
     request, notes = parse_as(MessagesRequest, body)
     check_length("messages", len(request.messages), context.settings.max_items)
     tools = with_tool_changes(request.tools or (), request.messages)
-    offered = offered_tools(tools, request.tool_choice, tools_referred_to(request.messages), notes)
+    offered = NO_TOOLS
+    if tools or request.tool_choice is not None:
+        offered = offered_tools(tools, request.tool_choice, tools_referred_to(request.messages), notes)
     effort, sampling = _effort_asked(request), non_null_fields(request, SAMPLING["messages"])
     instructions = instructions_of(request.system)
     acts = bool(instructions) or _client_acts(request, offered)

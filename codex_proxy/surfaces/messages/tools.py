@@ -174,6 +174,9 @@ class MessagesTools(OfferedTools, frozen=True, kw_only=True):
     """Parameters without effect, for a header."""
 
 
+NO_TOOLS: Final = MessagesTools(tools=(), client_names={})
+
+
 def offered_tools(
     given: Sequence[dict[str, Any]],
     choice: GivenToolChoice | None,

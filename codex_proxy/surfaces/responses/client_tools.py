@@ -211,7 +211,7 @@ def _number(value: Any) -> int | None:
 
 TOOL_SEARCH: Final = "tool_search"
 _DEFAULT_NAMESPACE: Final = "functions"
-_LISTS: Final = frozenset({"additional_tools", "tool_search_output"})
+TOOL_LISTS: Final = frozenset({"additional_tools", "tool_search_output"})
 """Types of items that contain tools."""
 _listed: TypeAdapter[Sequence[wire.AnyTool]] = TypeAdapter(
     list[wire.AnyTool], config=ConfigDict(defer_build=True)
@@ -257,7 +257,7 @@ def tools_in(items: Iterable[Mapping[str, Any]]) -> tuple[Tool, ...]:
     """Returns the tools in `additional_tools` and `tool_search_output` items; of two with the same name the later."""
     found: dict[str, Tool] = {}
     for index, item in enumerate(items):
-        if item["type"] in _LISTS:
+        if item["type"] in TOOL_LISTS:
             path = f"input[{index}].tools"
             listed = validate(_listed, item["tools"], path)
             found |= {given.tool.name: given.tool for given in client_tools(listed, path)}

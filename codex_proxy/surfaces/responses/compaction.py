@@ -17,7 +17,6 @@ from codex_proxy.core.tokens import estimate_all
 from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.responses.history import encode_summary, note_unrun_call
 from codex_proxy.surfaces.responses.output import TEXT_KEY, OutputItem, PartKey
-from codex_proxy.surfaces.responses.profile import OpenResponsesRenderer, Profile
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
 
 COMPACTION_WORDS: Final = (
@@ -101,14 +100,3 @@ class CompactionRenderer(ResponsesRenderer):
         if event.failure is None and event.stop != Stop.INTERRUPTED and empty:
             event = TurnEnded.with_failure(NO_SUMMARY)
         super()._on_turn_ended(event)
-
-
-class _OpenResponsesCompaction(CompactionRenderer, OpenResponsesRenderer):
-    pass
-
-
-def renderer_class(profile: Profile, *, compacts: bool) -> type[ResponsesRenderer]:
-    """Returns the renderer of the operator's profile. `compacts`: for a `compaction_trigger`."""
-    if profile == "open-responses-server":
-        return _OpenResponsesCompaction if compacts else OpenResponsesRenderer
-    return CompactionRenderer if compacts else ResponsesRenderer

@@ -19,8 +19,8 @@ from codex_proxy.core.events import Event, TurnEnded
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.items import ClientName
 from codex_proxy.core.json_values import encode_json
-from codex_proxy.surfaces.responses.compaction import renderer_class
-from codex_proxy.surfaces.responses.profile import Profile
+from codex_proxy.surfaces.responses.compaction import CompactionRenderer
+from codex_proxy.surfaces.responses.profile import OpenResponsesRenderer, Profile
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
 
 
@@ -56,6 +56,10 @@ class NotRenderableError(Exception):
     """The log was written by another release, or is not whole any more."""
 
 
+class _OpenResponsesCompaction(CompactionRenderer, OpenResponsesRenderer):
+    pass
+
+
 class Rendering(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="row", tag="head"):
     """What a renderer needs besides the events."""
 
@@ -80,7 +84,12 @@ class Rendering(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
         stream: bool = False,
         keep_frames: bool = False,
     ) -> ResponsesRenderer:
-        return renderer_class(self.profile, compacts=self.compacts)(
+        kind = ResponsesRenderer
+        if self.profile == "open-responses-server":
+            kind = _OpenResponsesCompaction if self.compacts else OpenResponsesRenderer
+        elif self.compacts:
+            kind = CompactionRenderer
+        return kind(
             id=self.id,
             created_at=self.created_at,
             echo=self.echo,

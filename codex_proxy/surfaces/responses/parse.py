@@ -6,6 +6,7 @@ docs/contract.md#errors-of-responses, docs/contract.md#the-reasoning-parameter.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
@@ -39,7 +40,7 @@ from codex_proxy.surfaces.requests.options import (
     stops_of,
     with_json_hint,
 )
-from codex_proxy.surfaces.responses.client_tools import tools_in
+from codex_proxy.surfaces.responses.client_tools import TOOL_LISTS, tools_in
 from codex_proxy.surfaces.responses.item_wire import ConfigurationUpdateItem
 from codex_proxy.surfaces.responses.items import (
     CLIENT_CALLS,
@@ -49,7 +50,14 @@ from codex_proxy.surfaces.responses.items import (
     web_images,
 )
 from codex_proxy.surfaces.responses.response_object import ResponseEcho, echo_of, summary_of
-from codex_proxy.surfaces.responses.tools import HostedOffer, McpChoice, McpOffer, offered_tools
+from codex_proxy.surfaces.responses.tools import (
+    NO_TOOLS,
+    HostedOffer,
+    McpChoice,
+    McpOffer,
+    ResponsesTools,
+    offered_tools,
+)
 from codex_proxy.surfaces.responses.wire import (
     ContextFields,
     JsonObjectFormat,
@@ -59,6 +67,7 @@ from codex_proxy.surfaces.responses.wire import (
     WebSearchTool,
 )
 
+_type_of = itemgetter("type")
 CONVERSATION_PREFIX: Final = "conv_"
 HOSTED_FIELDS: Final = ("file_search_call.results", "code_interpreter_call.outputs")
 """The values of `include` for tools of the model server."""
@@ -120,7 +129,7 @@ def _convert(request: ResponseRequest, context: ParseContext, pdfs: PdfTexts | N
     if compacts and len(items) == 1:
         _refuse_empty_input(request)
     acts = _client_acts(request, wanted, items)
-    offered = offered_tools(request.tools, request.tool_choice, tools_in(items))
+    offered = _offered_tools(request, items)
     resolved = resolve(request.model, context.catalog)
     tier = service_tier(request.service_tier, resolved, context.catalog)
     place = place_of(resolved, context, request.metadata, client_acts=acts)
@@ -160,14 +169,7 @@ def _convert(request: ResponseRequest, context: ParseContext, pdfs: PdfTexts | N
         truncation=request.truncation or "disabled",
         format=wanted,
         activity=_activity(context),
-        echo=echo_of(
-            request,
-            offered,
-            effort=turn.effort,
-            summary=turn.summary,
-            service_tier=tier.served,
-            conversation=conversation,
-        ),
+        echo=echo_of(request, offered, turn, service_tier=tier.served, conversation=conversation),
         asked=asked_calls(request.parallel_tool_calls),
         ignored=(
             *offered.left_out,
@@ -177,6 +179,12 @@ def _convert(request: ResponseRequest, context: ParseContext, pdfs: PdfTexts | N
         workdir_param=place.workdir_param,
         web_images=web_images(items),
     )
+
+
+def _offered_tools(request: ResponseRequest, items: Sequence[ItemDict]) -> ResponsesTools:
+    if request.tools or request.tool_choice is not None or not TOOL_LISTS.isdisjoint(map(_type_of, items)):
+        return offered_tools(request.tools, request.tool_choice, tools_in(items))
+    return NO_TOOLS
 
 
 def _with_limits(hosted: HostedTools | None, request: ResponseRequest) -> HostedTools | None:

@@ -173,15 +173,15 @@ def new_events(profile: Profile, response: dict[str, Any]) -> ResponseEvents:
     return OpenResponsesEvents(lambda: response) if profile == "open-responses-server" else ResponseEvents()
 
 
-def leaves_out_orphans(profile: Profile) -> bool:
-    """Whether outputs whose calls are nowhere are left out (docs/contract.md#message-validation); otherwise they are
-    errors.
-    """
-    return profile == "open-responses-server"
-
-
-def end_of_stream(profile: Profile) -> bytes:
-    return OpenResponsesEvents.end if profile == "open-responses-server" else ResponseEvents.end
+LEAVING_OUT_ORPHANS: Final[frozenset[Profile]] = frozenset({"open-responses-server"})
+"""The profiles in which outputs whose calls are nowhere are left out (docs/contract.md#message-validation); in others
+they are errors.
+"""
+STREAM_ENDS: Final[dict[Profile, bytes]] = {
+    "openai": ResponseEvents.end,
+    "open-responses-server": OpenResponsesEvents.end,
+}
+"""The bytes after a stream's last event."""
 
 
 def end_frames(

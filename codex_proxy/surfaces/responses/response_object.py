@@ -14,6 +14,7 @@ from codex_proxy.core.events import Stop, Usage
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.json_values import without_surrogates
 from codex_proxy.core.shown_text import excerpt
+from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.answers.renderer import Count, JsonText, Yes, one_of, raw_text
 from codex_proxy.surfaces.requests.body import JsonSchemaFormat
 from codex_proxy.surfaces.responses.history import encode_summary
@@ -155,16 +156,15 @@ class InputTokens(TypedDict):
 def echo_of(
     request: ResponseRequest,
     offered: ResponsesTools,
+    turn: Turn,
     *,
-    effort: str | None,
-    summary: str | None,
     service_tier: str,
     conversation: str | None,
 ) -> ResponseEcho:
-    """Returns the fields that repeat the request, or effective defaults. `effort` and `summary` None: the agent's."""
+    """Returns the fields that repeat the request, or effective defaults; of its `turn` the effort and the summary."""
     reasoning: ResponseReasoning | None = None
-    if effort is not None or summary is not None:
-        reasoning = {"effort": effort, "summary": None if summary == "none" else summary}
+    if turn.effort is not None or turn.summary is not None:
+        reasoning = {"effort": turn.effort, "summary": None if turn.summary == "none" else turn.summary}
     echo: ResponseEcho = {
         "background": bool(request.background),
         "frequency_penalty": 0.0 if request.frequency_penalty is None else request.frequency_penalty,

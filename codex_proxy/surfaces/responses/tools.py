@@ -74,22 +74,22 @@ class ResponsesTools(OfferedTools, frozen=True, kw_only=True):
     """Types of tools that are not offered, for the header."""
 
 
+NO_TOOLS: Final = ResponsesTools(tools=(), shown=[], shown_choice="auto")
+
+
 def offered_tools(
     given: Sequence[wire.AnyTool] | None, choice: wire.ToolChoice | None, input_tools: Sequence[Tool] = ()
 ) -> ResponsesTools:
     """Returns the tools that the request offers. `input_tools`: tools in input items (`client_tools.tools_in`)."""
-    if not given and (choice is None or choice == "auto" or choice == "none"):
-        named = choice or "auto"
-        return ResponsesTools(tools=tuple(input_tools), choice=named, shown=[], shown_choice=named)
     given = given or ()
     for index, tool in enumerate(given):
         if isinstance(tool, wire.OpenAIsTool):
             raise hosted_tool_fault(tool.type, f"tools[{index}]")
         if wire.runs_in_container(tool):
             raise hosted_tool_fault("shell", f"tools[{index}].environment")
-    known = list(client_tools(given))
-    refuse_duplicates([each.tool for each in known], [each.param for each in known])
-    tools = join_tools(tuple(each.tool for each in known if not each.deferred), input_tools)
+    named = list(client_tools(given))
+    refuse_duplicates([each.tool for each in named], [each.param for each in named])
+    tools = join_tools(tuple(each.tool for each in named if not each.deferred), input_tools)
     mcp: list[McpOffer] = []
     hosted: list[wire.HostedTool] = []
     hosted_offers: list[HostedOffer] = []
