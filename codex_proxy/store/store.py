@@ -94,6 +94,7 @@ class Store(ABC):
 
     def __init__(self, **options: Unpack[StoreOptions]) -> None:
         self._clock = options["clock"]
+        self._now = self._clock.epoch
         self._retention = options.get("retention") or Retention()
         self._memory = options.get("memory") or StepMemorySettings()
         self._limits = options.get("limits") or ContextLimits()
@@ -105,10 +106,6 @@ class Store(ABC):
         self._sweeping: asyncio.Task[None] | None = None
         """The task that removes the rest of a large deletion."""
         self._one_sweep = asyncio.Lock()
-
-    @property
-    def _now(self) -> float:
-        return self._clock.epoch()
 
     @abstractmethod
     async def _ask(self, query: Query[T]) -> T:
@@ -237,12 +234,12 @@ class Store(ABC):
 
     def _note_in_use(self, owner: str, response_id: str) -> None:
         if self._retention.max_conversations is not None:
-            self._continued[owner, response_id] = self._now
+            self._continued[owner, response_id] = self._now()
             self._continued.move_to_end((owner, response_id))
 
     def _chains_in_use(self) -> frozenset[tuple[str, str]]:
         """Returns owner and id of responses whose chains `max_conversations` does not remove."""
-        since = self._now - self._retention.spared
+        since = self._now() - self._retention.spared
         while self._continued and next(iter(self._continued.values())) < since:
             self._continued.popitem(last=False)
         return frozenset(self._continued)
@@ -390,7 +387,7 @@ class Store(ABC):
         found = await self._ram.recall(owner, keys)
         missing = [key for key in keys if key not in found]
         if missing and self._memory.kind == "disk":
-            saved = await self._ask(queries.steps(owner, missing, self._now - self._memory.age))
+            saved = await self._ask(queries.steps(owner, missing, self._now() - self._memory.age))
             found |= saved
         return found
 
@@ -451,7 +448,7 @@ class Store(ABC):
         """Removes in small writes what exceeds `Retention` at `now` (None: the present), and old entries of the step
         memory.
         """
-        now = self._now if now is None else now
+        now = self._now() if now is None else now
         self._ram.expire(now)
         return await self._prune(now)
 

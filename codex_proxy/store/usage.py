@@ -147,7 +147,8 @@ class UsageRecorder:
             self._flushing = asyncio.get_running_loop().create_task(self._flush_soon())
 
     def _add(self, key: _Key, figures: Figures) -> None:
-        self._waiting[key] = self._waiting.get(key, NO_FIGURES) + figures
+        before = self._waiting.get(key)
+        self._waiting[key] = figures if before is None else before + figures
         if len(self._waiting) > MAX_WAITING:
             del self._waiting[self._waiting.oldest_of_most()]
 

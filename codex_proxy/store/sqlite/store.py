@@ -137,7 +137,7 @@ class SqliteStore(Store):
     # --- step memory ----------------------------------------------------------------------------
 
     async def _save_steps(self, owner: str, entries: Mapping[bytes, bytes]) -> None:
-        await self._write(statements.remember, owner, entries, self._now)
+        await self._write(statements.remember, owner, entries, self._now())
 
     # --- responses ------------------------------------------------------------------------------
 
@@ -153,10 +153,12 @@ class SqliteStore(Store):
     ) -> None:
         if response.previous_id is not None:
             self._continued.pop((response.owner, response.previous_id), None)
-        unfinished = response.is_running
-        held = unfinished and self.leases.hold_new(response.owner, response.id)
+        # Only a response in the background has a lease.
+        held = (
+            response.background and response.is_running and self.leases.hold_new(response.owner, response.id)
+        )
         try:
-            await self._write_and_trim(responses.add, response, input, output, append, self._now, frames)
+            await self._write_and_trim(responses.add, response, input, output, append, self._now(), frames)
         except BaseException:
             if held:
                 self.leases.end(response.owner, response.id)
@@ -164,7 +166,7 @@ class SqliteStore(Store):
 
     async def _update_response(self, owner: str, id: str, update: ResponseUpdate) -> bool:
         self.leases.check(owner, id, update.epoch, ended=True)
-        done = await self._write_and_trim(responses.update, owner, id, update, self._now)
+        done = await self._write_and_trim(responses.update, owner, id, update, self._now())
         if update.status not in UNFINISHED:
             self.leases.end(owner, id)
         return done
@@ -192,12 +194,12 @@ class SqliteStore(Store):
     async def add_conversation(
         self, conversation: StoredConversation, items: Sequence[NewItem] = ()
     ) -> tuple[StoredItem, ...]:
-        return await self._write(conversations.add, conversation, items, self._limits, self._now)
+        return await self._write(conversations.add, conversation, items, self._limits, self._now())
 
     async def update_conversation(
         self, owner: str, id: str, changes: Mapping[str, str | None]
     ) -> StoredConversation:
-        return await self._write(conversations.update, owner, id, changes, self._now)
+        return await self._write(conversations.update, owner, id, changes, self._now())
 
     async def delete_conversation(self, owner: str, id: str) -> bool:
         return await self._delete(conversations.mark_deleted, owner, id)
@@ -212,10 +214,10 @@ class SqliteStore(Store):
         turn_epoch: int | None = None,
     ) -> tuple[StoredItem, ...]:
         limits = self._limits if limited else None
-        return await self._write(conversations.append, owner, conversation_id, items, limits, self._now)
+        return await self._write(conversations.append, owner, conversation_id, items, limits, self._now())
 
     async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> StoredConversation:
-        return await self._write(conversations.delete_item, owner, conversation_id, item_id, self._now)
+        return await self._write(conversations.delete_item, owner, conversation_id, item_id, self._now())
 
     # --- records --------------------------------------------------------------------------------
 
@@ -227,7 +229,7 @@ class SqliteStore(Store):
         require: RecordKey | None,
         webhooks: Sequence[PendingWebhook],
     ) -> None:
-        await self._write(records.write, owner, written, gone, require, webhooks, self._now)
+        await self._write(records.write, owner, written, gone, require, webhooks, self._now())
         if gone:
             self._sweep_later()
 

@@ -86,7 +86,7 @@ class PostgresConversations(PostgresRemoval):
             conversation.owner,
             conversation.id,
             conversation.created,
-            self._now,
+            self._now(),
             metadata,
             checksum(metadata),
             len(new),
@@ -104,7 +104,7 @@ class PostgresConversations(PostgresRemoval):
             if before is None:
                 raise NotStored("conversation", id)
             metadata = merge_metadata(before.metadata, changes)
-            values = (metadata, checksum(metadata), self._now, encode_metadata(before.metadata))
+            values = (metadata, checksum(metadata), self._now(), encode_metadata(before.metadata))
             rows = await self._database.write(_UPDATE, owner, id, *values)
             if rows:  # else somebody has changed it between
                 return conversation_of(rows[0])
@@ -133,7 +133,7 @@ class PostgresConversations(PostgresRemoval):
             return bool(row["count"] == len(new))
 
         values = [
-            owner, conversation_id, self._now, len(new), size, *bounds, *arrays_of((INPUT_SIDE, new)),
+            owner, conversation_id, self._now(), len(new), size, *bounds, *arrays_of((INPUT_SIDE, new)),
             turn_epoch, self.leases.id,
         ]  # fmt: skip
         row = await self._write_row(_APPEND, values, _TAKEN, are_stored)
@@ -144,7 +144,7 @@ class PostgresConversations(PostgresRemoval):
         return new
 
     async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> StoredConversation:
-        rows = await self._database.write(_DELETE_ITEM, owner, conversation_id, item_id, self._now)
+        rows = await self._database.write(_DELETE_ITEM, owner, conversation_id, item_id, self._now())
         if not rows:
             raise NotStored("conversation", conversation_id)
         if rows[0]["id"] is None:

@@ -106,7 +106,7 @@ class PostgresRecords(PostgresRemoval):
         kind, id = require or (None, None)
         named = {*ids, *parents, *(each for _, each in gone), id} - {"", None}
         values = [
-            owner, self._now, kinds, ids, parents, [each.created for each in written],
+            owner, self._now(), kinds, ids, parents, [each.created for each in written],
             [each.busy for each in written], [checksum(each.json) for each in written],
             [each.json for each in written], [kind for kind, _ in gone], [id for _, id in gone], kind, id,
             list(named), [each.event_id for each in webhooks], [each.url for each in webhooks],

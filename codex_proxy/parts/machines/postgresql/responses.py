@@ -195,7 +195,7 @@ class PostgresResponses(PostgresRemoval):
             *_columns_of(frames),
         ]
         if append is not None:
-            values += [append, self._now, turn_epoch]
+            values += [append, self._now(), turn_epoch]
 
         async def is_stored() -> bool:  # nobody else adds a response of this id
             return await self.response(response.owner, response.id) == response
@@ -229,7 +229,7 @@ class PostgresResponses(PostgresRemoval):
         ]
         append = update.append
         if append is not None:
-            values += [append, self._now, update.turn_epoch, self.leases.id]
+            values += [append, self._now(), update.turn_epoch, self.leases.id]
 
         async def is_stored() -> bool:
             stored = await self.response(owner, id)

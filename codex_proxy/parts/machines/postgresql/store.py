@@ -160,7 +160,7 @@ class PostgresStore(PostgresResponses, PostgresConversations, PostgresRecords):
 
     async def _save_steps(self, owner: str, entries: Mapping[bytes, bytes]) -> None:
         columns = list(entries), list(entries.values()), [checksum(each) for each in entries.values()]
-        await self._database.read(_REMEMBER, owner, self._now, *columns)
+        await self._database.read(_REMEMBER, owner, self._now(), *columns)
 
     async def add_usage(self, entries: Sequence[UsageEntry]) -> None:
         rows = [(entry.owner, entry.hour, entry.model, *astuple(entry.figures)) for entry in entries]
