@@ -176,7 +176,7 @@ class EventLog:
 
     def append(self, events: list[Event], size: int, *, ended: bool = False) -> None:
         """Adds events from `size` bytes of agent output. `ended`: whether these events are the last."""
-        if events:
+        if events and (self._observers or self._broken):
             self._tell_observers(events)
         is_long = len(events) > EVENTS_AT_ONCE or _has_long_text(events)
         for batch in _parts(events, size) if is_long else (Batch(events, size),):

@@ -37,7 +37,7 @@ from codex_proxy.core.own_errors import break_off_on_error, breaks_off, release_
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.event_log import CUT_WATER, HIGH_WATER, LOW_WATER, EventLog, TurnObserver
-from codex_proxy.runs.idle_sessions import HistoryDigests, PendingOutputs, ReusedSession, session_key
+from codex_proxy.runs.idle_sessions import HistoryDigests, ReusedSession
 from codex_proxy.runs.observers import TurnRecorder, TurnWatcher, activity_of, model_asked, observe
 from codex_proxy.runs.server_calls import ServerCalls, ToolRunner, approved_calls, with_outputs
 from codex_proxy.runs.services import RunServices, call_id_entry
@@ -123,7 +123,7 @@ class Run:
         self.attempt: Attempt
         """Set when `start` returns."""
         self._digests: HistoryDigests | None = None
-        """Those of the history, once a kept session has been looked for or is to be kept."""
+        """Those of the history, if a kept session was looked for."""
         self.log = EventLog(self._on_backlog)
         self.observers: Sequence[TurnObserver] = ()
         self.raw_items: list[bytes] = []
@@ -132,7 +132,7 @@ class Run:
         self.continued = False
         """Whether the agent's session has seen the conversation so far."""
         self._services, self._slot, self._running = services, slot, running
-        self._replay, self._remembers, self._durable = replay, remembers, durable
+        self._runner, self._replay, self._remembers, self._durable = runner, replay, remembers, durable
         self._context = copy_context()
         """The request's context variables: events arrive in another context."""
         self._progress: asyncio.TimerHandle | None = None
@@ -145,9 +145,7 @@ class Run:
         self._limits = TurnLimits(chars=max_chars, stop=turn.stop, max_tokens=max_tokens)
         self._usage = TurnUsage(turn, self._agent.name, services.added_tokens)
         self._recorder: TurnRecorder | None = None
-        self._runner = runner
         self._calls: ServerCalls | None = None
-        """Those of this turn, if any was made."""
         self._calls_running = 0
         self._checking = False
         """Whether a worker checks texts; events wait in the policy."""
@@ -190,7 +188,8 @@ class Run:
             # No await between here and the turn's begin, whose end gives the session back.
             if not self._repair.ended:
                 self._watch.start()
-                self._append(self._repair.feed(first), 0)
+                if first:
+                    self._append(self._repair.feed(first), 0)
             line = partial(
                 log.info, agent=self._agent.name, model=model_asked(self.turn), mode=self.turn.mode
             )
@@ -238,15 +237,9 @@ class Run:
     async def _first_session(self) -> ReusedSession | AgentSession:
         """Makes the first attempt, and returns its session. Raises `Fault`."""
         first = await self._services.first_attempt(self.turn, self._agent)
-        self.attempt, session = await self._services.first_session(
-            first, self.turn, self._history_digests, self._replay
-        )
+        found = await self._services.first_session(first, self.turn, self._replay)
+        self.attempt, session, self._digests = found
         return session
-
-    def _history_digests(self) -> HistoryDigests:
-        if self._digests is None:
-            self._digests = HistoryDigests(self.turn.history)
-        return self._digests
 
     def _server_calls(self) -> ServerCalls:
         if self._calls is None:
@@ -570,21 +563,13 @@ class Run:
             return
         if self._paused:
             self._resume(session)
-        if not (session.can_resume and self.attempt.as_asked and self._keep(session)):
+        keeps = session.can_resume and self.attempt.as_asked
+        if keeps:
+            said = self._shown_messages()
+            keeps = self._services.keep(session, self.turn, self.attempt, self._digests, said)
+        if not keeps:
             session.close()
         self._session = None
-
-    def _keep(self, session: AgentSession) -> bool:
-        """Keeps the session for the client's next request, if possible; returns whether."""
-        if self._services.stopping.is_set():
-            return False
-        policy = self.attempt.policy
-        calls = visible_calls(policy)
-        seen = self._history_digests().followed_by((*self._shown_messages(), *calls))
-        pending = PendingOutputs(frozenset(call.call_id for call in calls), tuple(policy.hidden))
-        key = session_key(self.turn.owner, self.attempt.turn)
-        self._services.idle_sessions.put(self.turn.owner, key, session, seen, pending)
-        return True
 
     # --- readers that are slow ------------------------------------------------------------------
 

@@ -32,13 +32,14 @@ from codex_proxy.runs.idle_sessions import (
     HistoryDigests,
     IdleLimits,
     IdleSessions,
+    PendingOutputs,
     ReusedSession,
     item_digests,
     session_key,
 )
 from codex_proxy.runs.time_and_tokens import AddedTokens
 from codex_proxy.tools.attempt import Attempt
-from codex_proxy.tools.replay import RememberedTurn, keys_of, restore_items
+from codex_proxy.tools.replay import RememberedTurn, keys_of, restore_items, visible_calls
 from codex_proxy.workers.schema_checks import SchemaChecks
 
 log = structlog.get_logger(__name__)
@@ -92,21 +93,21 @@ class RunServices:
         self,
         attempt: Attempt,
         turn: Turn,
-        digests_of_history: Callable[[], HistoryDigests],
         replay: tuple[HistoryItem, ...] | None,
-    ) -> tuple[Attempt, ReusedSession | AgentSession]:
+    ) -> tuple[Attempt, ReusedSession | AgentSession, HistoryDigests | None]:
         """Returns the first attempt, and its session: a kept one, else a reopened or a new one, whose history has the
-        model's items from `replay` and the step memory. Raises `Fault`.
+        model's items from `replay` and the step memory; and the history's digests, if they were needed. Raises `Fault`.
         """
         closed: ClosedSession | None = None
+        digests: HistoryDigests | None = None
         # A first message continues nothing.
         if len(turn.history) > 1 and attempt.as_asked and self.idle_sessions:
-            digests = digests_of_history()
+            digests = HistoryDigests(turn.history)
             await beside_the_loop(digests.compute, long=is_long(turn.history))
             key = session_key(turn.owner, attempt.turn)
             reused = self.idle_sessions.take(key, turn, digests)
             if reused is not None:
-                return attempt, reused
+                return attempt, reused, digests
             closed = self.idle_sessions.take_closed(key, turn, digests)
         given = await self._with_memory(_with_replay(turn, turn, replay))
         if given is not turn:
@@ -114,7 +115,27 @@ class RunServices:
         opened = await self._open(attempt.turn)
         if closed is not None:
             opened.reopen(closed.reopen_id, closed.new_items)
-        return attempt, opened
+        return attempt, opened, digests
+
+    def keep(
+        self,
+        session: AgentSession,
+        turn: Turn,
+        attempt: Attempt,
+        digests: HistoryDigests | None,
+        said: Sequence[HistoryMessage],
+    ) -> bool:
+        """Keeps the session for the client's next request, if possible; returns whether. `digests`: those of the turn's
+        history, if they are known; `said`: the messages of the answer.
+        """
+        if self.stopping.is_set():
+            return False
+        policy = attempt.policy
+        calls = visible_calls(policy)
+        seen = (digests or HistoryDigests(turn.history)).followed_by((*said, *calls))
+        pending = PendingOutputs(frozenset(call.call_id for call in calls), tuple(policy.hidden))
+        self.idle_sessions.put(turn.owner, session_key(turn.owner, attempt.turn), session, seen, pending)
+        return True
 
     async def further_session(
         self, attempt: Attempt, turn: Turn, replay: tuple[HistoryItem, ...] | None

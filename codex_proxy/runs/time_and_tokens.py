@@ -135,11 +135,11 @@ class AddedTokens:
             chars += len(text)
             if chars > MAX_CHARS:
                 return
-        if RawHistoryItem in map(type, turn.history) or images_in(turn.history):
-            return
         known = self._known.get((agent, turn.mode))
         if known is not None and 0 <= input - known <= chars:
             return  # as far as can be told without counting
+        if RawHistoryItem in map(type, turn.history) or images_in(turn.history):
+            return
         self._known[agent, turn.mode] = max(0, input - estimate_all(_texts(turn)))
 
     def estimate(self, turn: Turn, agent: str) -> int | None:
@@ -181,6 +181,8 @@ class TurnUsage:
         """Returns the report plus the discarded attempt's usage."""
         self._newest = reported
         self._reports += 1
+        if self._is_first:
+            return reported
         partial = self._uncounted or reported.partial
         return UsageReported(self._before + reported.usage, reported.trigger, partial=partial)
 

@@ -97,7 +97,7 @@ async def test_a_turn_goes_to_the_agent_of_its_model_which_sees_its_own_name_of_
         ("b/", scene.b, ""),
     ):
         session = await scene.router.open(Turn(model=model, history=()))
-        assert session.turn.model == own
+        assert opened_for(session).model == own
         assert agent.held == 1
         await scene.router.release(session, finished=True)
         assert scene.a.held == scene.b.held == 0
@@ -142,18 +142,18 @@ async def test_encrypted_reasoning_of_one_agent_is_given_to_no_other(scene: Scen
     asked = HistoryMessage("user", (TextPart("Hi"),))
     history: tuple[HistoryItem, ...] = (asked, *(RawHistoryItem(each.json) for each in raw))
     mine = await scene.router.open(Turn(model="a/x", history=history))
-    assert mine.turn.history == (
+    assert opened_for(mine).history == (
         history[0],
         RawHistoryItem(reasoning_as_sent("secret")),
         RawHistoryItem(b"{}"),
     )
     others = await scene.router.open(Turn(model="b/x", history=history))
-    assert others.turn.history == (history[0], RawHistoryItem(b"{}"))
+    assert opened_for(others).history == (history[0], RawHistoryItem(b"{}"))
 
 
 async def test_what_nobody_here_has_marked_is_given_to_nobody(scene: Scene) -> None:
     session = await scene.router.open(Turn(model="a/x", history=(RawHistoryItem(reasoning_item("old")),)))
-    assert session.turn.history == ()
+    assert opened_for(session).history == ()
 
 
 def reasoning_as_sent(text: str) -> bytes:
@@ -222,3 +222,8 @@ async def test_models_are_listed_by_their_full_names_and_as_one_object_while_the
         ("a/x", "a", True), ("a/v/y", "a", False), ("b/x", "b", False), ("b/v/y", "b", False),
     ]  # fmt: skip
     assert scene.router.models() is models
+
+
+def opened_for(session: AgentSession) -> Turn:
+    assert session.turn is not None, "it has not begun"
+    return session.turn

@@ -95,17 +95,15 @@ def assign(processes: Sequence[ProcessInfo], limits: PoolLimits) -> int | None:
     """Returns the process's key; None if the turn must wait. The caller must count it in `turns_running` before the
     next call.
     """
-    free = (
+    free = [
         p
         for p in processes
         if p.state is ProcessState.READY and not p.is_held and p.turns_running < limits.max_turns_running
-    )
-    best = min(
-        free,
-        key=lambda p: (is_due_for_renewal(p, limits), p.turns_running, p.turns_served, p.key),
-        default=None,
-    )
-    return None if best is None else best.key
+    ]
+    if len(free) < 2:
+        return free[0].key if free else None
+    best = min(free, key=lambda p: (is_due_for_renewal(p, limits), p.turns_running, p.turns_served, p.key))
+    return best.key
 
 
 def maintain(processes: Sequence[ProcessInfo], limits: PoolLimits, waiting: int) -> PoolMaintenance:

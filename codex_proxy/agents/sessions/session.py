@@ -17,7 +17,7 @@ from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.interfaces import TimerHandle, Timers
 from codex_proxy.core.items import HistoryItem, Part, TextPart
 from codex_proxy.core.own_errors import break_off_on_error
-from codex_proxy.core.turn import Turn, without_content
+from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command, Exit, SpawnError
 from codex_proxy.process.launch import find_program
 
@@ -100,8 +100,9 @@ class AgentSession:
         self.listener: SessionListener | None = None
         self.recorder: SessionRecorder | None = None
         self.gone = False
-        self.turn = turn
-        """The turn for which the session was opened; without content after `begin`."""
+        self.turn: Turn | None = turn
+        """The turn for which the session was opened, until it begins."""
+        self._model = turn.model
         self.origin: OriginMarks | None = None
         """Marks this agent's encrypted content, if the server has several."""
         self.ran_before = not transport.exclusive
@@ -141,7 +142,7 @@ class AgentSession:
 
     def begin(self) -> None:
         self.transport.attach(self)
-        turn, self.turn = self.turn, without_content(self.turn)
+        turn, self.turn = self.turn, None
         if self._reopening is not None and self._closed is not None:
             (reopen_id, new_items), self._closed = self._closed, None
             self._do(self._reopening.reopen, turn, reopen_id, self._unmark(new_items))
@@ -156,7 +157,7 @@ class AgentSession:
     def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> None:
         """Starts another turn, or continues one that waits for outputs. The session has not seen `new_items`."""
         if self.origin is not None:
-            turn = msgspec.structs.replace(turn, model=self.turn.model)
+            turn = msgspec.structs.replace(turn, model=self._model)
         self._do(self._dialect.resume, turn, self._unmark(new_items))
 
     def _unmark(self, items: Sequence[HistoryItem]) -> Sequence[HistoryItem]:
