@@ -83,7 +83,6 @@ ALLOWED: Final[dict[str, str]] = {
     "codex_proxy.commands.connect.command:fill": "constants",
     "codex_proxy.commands.doctor:examine": "the fields of the settings",
     "codex_proxy.commands.doctor:report_value": "the fields of a class",
-    "codex_proxy.core.tokens:__add__": "constants",
     "codex_proxy.surfaces.requests.options:options_as_given": "constants of the table of options",
     "codex_proxy.http.turns:<module>": "constants of the table of options",
     "codex_proxy.runs.idle_sessions:<module>": "constants of the table of options",
