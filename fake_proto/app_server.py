@@ -4,8 +4,10 @@ threads at once.
 
 from __future__ import annotations
 
+import os
+
 from fake_proto.agent import RpcAgent, RpcError
-from fake_proto.app_shapes import VERSION, rate_limits, raw, thread_started, turn
+from fake_proto.app_shapes import CONTEXT_WINDOW, VERSION, rate_limits, raw, thread_started, turn, usage
 from fake_proto.app_thread import AppThread, input_items, refusal_of
 from fake_proto.app_turn import AppTurn
 from fake_proto.request import Request
@@ -33,12 +35,16 @@ class AppServerAgent(RpcAgent):
     def __init__(self, settings: Settings, wire: Wire, loop: Loop, faults: Faults) -> None:
         super().__init__(settings, wire, loop, faults)
         self._threads: dict[str, AppThread] = {}
+        self._stored: dict[str, AppThread] = {}
+        """Threads that are not ephemeral. They live as long as the process."""
         self._client = ""
         self._muted_methods: frozenset[str] = frozenset()
         self._started_threads = 0
         self._started_turns = 0
         self._methods = {
             "thread/start": self._thread_start,
+            "thread/resume": self._thread_resume,
+            "thread/delete": self._thread_delete,
             "thread/inject_items": self._inject_items,
             "turn/start": self._turn_start,
             "turn/interrupt": self._turn_interrupt,
@@ -95,11 +101,40 @@ class AppServerAgent(RpcAgent):
     def _thread_start(self, identifier: Any, params: Params) -> None:
         self._started_threads += 1
         model = params.get("model") or self.settings.model("fake-model")
-        thread = AppThread(f"thread_{self._started_threads}", params, model)
+        thread_id = f"thread_{self._started_threads}"
+        if not params.get("ephemeral"):  # another process must not take it for one of its own
+            thread_id = f"thread_{os.getpid()}_{self._started_threads}"
+        thread = AppThread(thread_id, params, model)
         self._threads[thread.identifier] = thread
+        if not params.get("ephemeral"):
+            self._stored[thread.identifier] = thread
         result = thread_started(thread.identifier, params, model, self._client)
         self.answer(identifier, result)
         self.notify("thread/started", {"thread": result["thread"]})
+
+    def _stored_thread(self, params: Params) -> AppThread:
+        thread = self._stored.get(params["threadId"])
+        if thread is None:
+            raise RpcError(f"no rollout found for thread id {params['threadId']}")
+        return thread
+
+    def _thread_resume(self, identifier: Any, params: Params) -> None:
+        thread = self._stored_thread(params)
+        thread.subscribed, thread.raw = True, False
+        thread.model = params.get("model") or thread.model
+        self._threads[thread.identifier] = thread
+        self.answer(identifier, thread_started(thread.identifier, params, thread.model, self._client))
+        total = {
+            "total": usage(thread.total),
+            "last": usage(thread.total),
+            "modelContextWindow": CONTEXT_WINDOW,
+        }
+        before = {"threadId": thread.identifier, "turnId": "turn_before", "tokenUsage": total}
+        self.notify("thread/tokenUsage/updated", before)
+
+    def _thread_delete(self, identifier: Any, params: Params) -> None:
+        del self._stored[self._stored_thread(params).identifier]
+        self.answer(identifier, {})
 
     def _inject_items(self, identifier: Any, params: Params) -> None:
         thread = self._thread(params)

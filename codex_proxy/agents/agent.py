@@ -81,6 +81,11 @@ class Agent(Protocol):
         other turn.
         """
 
+    async def delete_session(self, id: str) -> None:
+        """Deletes a session that the agent has stored for a turn (`Turn.stored_session`), if it is still there. Raises
+        `Fault`: CONFLICT while another program uses it.
+        """
+
     def models(self) -> tuple[AgentModel, ...]:
         """Returns the models that clients can use now: the same object while they do not change."""
 
@@ -121,6 +126,8 @@ class AgentBase:
 
     async def release(self, session: AgentSession, *, finished: bool) -> None:
         await session.transport.release(finished=finished)
+
+    async def delete_session(self, id: str) -> None: ...
 
     async def ask_limits(self) -> None: ...
 
@@ -164,6 +171,10 @@ class AgentInFront(ABC):
 
     def models(self) -> tuple[AgentModel, ...]:
         return () if self._agent is None else self._agent.models()
+
+    async def delete_session(self, id: str) -> None:
+        if self._agent is not None:
+            await self._agent.delete_session(id)
 
     async def ask_limits(self) -> None:
         if self._agent is not None:

@@ -131,6 +131,8 @@ class _Event(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="event")
 class TurnStarted(_Event, tag="turn_started", frozen=True, gc=False):
     thread_id: str = ""
     model: str = ""
+    stored: bool = False
+    """Whether the agent stores its session `thread_id`, as the turn asks for."""
 
 
 class TurnEnded(_Event, tag="turn_ended", frozen=True):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
+from itertools import takewhile
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 
-from codex_proxy.core.items import HistoryItem, Tool
+from codex_proxy.core.items import HistoryItem, HistoryMessage, Tool
 
 Mode = Literal["model", "agent"]
 """How a turn runs. `model`: as a plain model, without the agent's own prompt and tools. `agent`: in its folder, with
@@ -52,6 +54,21 @@ class Origin(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         return f"Origin(hops={self.hops!r})"
+
+
+class StoredSession(msgspec.Struct, frozen=True):
+    """The agent's own session of a conversation, which the agent stores, so that it can be continued after the turn:
+    here, or with the agent's own program.
+    """
+
+    conversation: str
+    """The conversation whose session it is: no turn of another one gets it."""
+    id: str = ""
+    """The agent's id of the session; empty: a new one is made."""
+    made_with: str = ""
+    """What the session was made with (`fixed_by_session`); if that has changed, a new one is made."""
+    new_items: int = 0
+    """How many of the last items of the turn's history are new to the session."""
 
 
 class HostedTools(msgspec.Struct, frozen=True):
@@ -139,6 +156,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """Sampling parameters (`temperature`, `seed`, ...), for agents that can set them."""
     passed_fields: Mapping[str, msgspec.Raw] = {}
     """Fields that no attribute represents, for agents with the capability `forwarding`."""
+    stored_session: StoredSession | None = None
+    """The agent's own session, for agents that store it; None: nothing outlives the turn."""
     forwarded: ForwardedRequest | None = None
     """The request that goes to the model server unchanged; the turn then has no history, tools or schema."""
 
@@ -146,6 +165,16 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     def must_call(self) -> bool:
         choice = self.tool_choice
         return choice.required if isinstance(choice, NamedTools) else choice == "required"
+
+
+def fixed_by_session(turn: Turn) -> str:
+    """Returns a digest of what a stored session of the agent keeps from its first turn: the instructions at the
+    beginning of the history, and the tools.
+    """
+    instructions = takewhile(
+        lambda item: not (isinstance(item, HistoryMessage) and item.role == "user"), turn.history
+    )
+    return hashlib.sha256(msgspec.json.encode((tuple(instructions), turn.tools))).hexdigest()
 
 
 def after_a_call(turn: Turn) -> Turn:

@@ -30,7 +30,7 @@ from codex_proxy.core.items import (
     texts_of,
 )
 from codex_proxy.core.options import OPTIONS
-from codex_proxy.core.turn import Turn
+from codex_proxy.core.turn import StoredSession, Turn
 from codex_proxy.tools.policy import HiddenOutput
 from codex_proxy.tools.replay import assistant_text
 
@@ -210,6 +210,9 @@ _fixed_values: Final = attrgetter(*(option.field for option in OPTIONS if option
 
 def session_key(owner: str, turn: Turn) -> bytes:
     """Returns a digest of what must be equal to continue a session."""
+    if turn.stored_session is not None:  # only whose it is: the rest changes from turn to turn
+        only = StoredSession(turn.stored_session.conversation)
+        turn = msgspec.structs.replace(turn, stored_session=only)
     return hashlib.sha256(msgspec.json.encode((owner, _fixed_values(turn)))).digest()
 
 
@@ -293,6 +296,12 @@ class IdleSessions:
             return None
         del self._closed[found[1].reopen_id]
         return found[1]
+
+    def close_stored(self, owner: str, conversation: str) -> None:
+        """Closes the sessions of a conversation that the agent stores, so that others can use them."""
+        for kept in list(self._kept.values()):
+            if kept.session.stored_for == (owner, conversation):
+                self._drop(kept.session)
 
     def close(self) -> None:
         for kept in list(self._kept.values()):

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from codex_proxy.agents.agent import Agent, agent_for
+from codex_proxy.agents.agent import Agent, agent_for, all_agents
 from codex_proxy.agents.sessions.session import AgentSession, SessionListener
 from codex_proxy.core.account import with_context_length, with_reset
 from codex_proxy.core.beside_the_loop import beside_the_loop, is_long
@@ -26,7 +26,7 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.interfaces import keep_until_done
 from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, HistoryOutput, as_functions
 from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySettings
-from codex_proxy.core.turn import Turn
+from codex_proxy.core.turn import StoredSession, Turn, fixed_by_session
 from codex_proxy.runs.idle_sessions import (
     ClosedSession,
     HistoryDigests,
@@ -45,6 +45,8 @@ from codex_proxy.workers.schema_checks import SchemaChecks
 log = structlog.get_logger(__name__)
 
 
+LET_GO_SECONDS = 10.0
+"""Seconds for which a turn waits until the agent has let go of the conversation's session."""
 MEMORY_SECONDS = 10.0
 """Seconds for reading the step memory, and for writing to it."""
 
@@ -61,6 +63,8 @@ class RunServices:
         self.stopping = asyncio.Event()
         """Set when the server begins to stop: no session is kept from then on."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._stored_in_use: dict[tuple[str, str], tuple[AgentSession, asyncio.Future[None]]] = {}
+        """The sessions that agents store, by owner and conversation, with what is done when the agent has let go."""
 
     def agent_of(self, turn: Turn) -> Agent:
         return agent_for(self.agent, turn.model)
@@ -112,8 +116,11 @@ class RunServices:
         given = await self._with_memory(_with_replay(turn, turn, replay))
         if given is not turn:
             attempt = attempt.restart(given)
-        opened = await self._open(attempt.turn)
-        if closed is not None:
+        stored = _session_to_continue(turn) if attempt.as_asked else None
+        opened = await self._open(attempt.turn, stored)
+        if stored is not None:
+            opened.reopen(stored.id, turn.history[-stored.new_items :])
+        elif closed is not None:
             opened.reopen(closed.reopen_id, closed.new_items)
         return attempt, opened, digests
 
@@ -143,8 +150,14 @@ class RunServices:
         """Opens a session for a further attempt at `turn`. Raises `Fault`."""
         return await self._open(await self._with_memory(_with_replay(attempt.turn, turn, replay)))
 
-    async def _open(self, turn: Turn) -> AgentSession:
-        """Opens a session. Raises `Fault`: UNAVAILABLE if the system has no room for its files."""
+    async def _open(self, turn: Turn, stored: StoredSession | None = None) -> AgentSession:
+        """Opens a session, a new one or to continue `stored`. Raises `Fault`: UNAVAILABLE if the system has no room for
+        its files.
+        """
+        if turn.stored_session is not None:
+            conversation = turn.stored_session.conversation
+            turn = msgspec.structs.replace(turn, stored_session=stored or StoredSession(conversation))
+            await self.let_go(turn.owner, conversation)
         try:
             return await self.agent.open(turn)
         except OSError as error:
@@ -153,9 +166,35 @@ class RunServices:
             message = f"The server cannot prepare the agent's turn: {reason}. The operator must correct that."
             raise Fault.of(FaultKind.UNAVAILABLE, message) from error
 
+    async def let_go(self, owner: str, conversation: str) -> None:
+        """Closes what is kept of a conversation whose session the agent stores, and waits until the agent has let go of
+        it.
+        """
+        self.idle_sessions.close_stored(owner, conversation)
+        in_use = self._stored_in_use.get((owner, conversation))
+        if in_use is not None:
+            await asyncio.wait({in_use[1]}, timeout=LET_GO_SECONDS)
+
+    async def delete_stored(self, owner: str, conversation: str, agent: str, id: str) -> None:
+        """Deletes a session that an agent has stored for a conversation; one that cannot be deleted is logged. Raises
+        `Fault` CONFLICT while another program uses it.
+        """
+        await self.let_go(owner, conversation)
+        try:
+            for each in all_agents(self.agent):
+                if each.name == agent:
+                    await each.delete_session(id)
+        except Fault as fault:
+            if fault.failure.kind is FaultKind.CONFLICT:
+                raise
+            log.warning("agent_session_not_deleted", agent=agent, reason=fault.failure.unquoted)
+
     def claim(self, session: AgentSession, listener: SessionListener, agent: str) -> None:
         """Makes `listener` the user of a new session of the agent with this name, whose end gives it back."""
-        session.claim(listener, asyncio.get_running_loop(), partial(self._on_released, agent=agent))
+        loop = asyncio.get_running_loop()
+        session.claim(listener, loop, partial(self._on_released, agent=agent))
+        if (key := session.stored_for) is not None:
+            self._stored_in_use[key] = session, loop.create_future()
 
     def give_up(self, session: ReusedSession | AgentSession) -> None:
         """Ends a session on which no turn has begun."""
@@ -165,9 +204,17 @@ class RunServices:
             self.spawn(self.agent.release(session, finished=False))
 
     def _on_released(self, session: AgentSession, finished: bool, agent: str) -> None:
-        self.spawn(self.agent.release(session, finished=finished))
+        releasing = self.spawn(self.agent.release(session, finished=finished))
+        if (key := session.stored_for) is not None:
+            releasing.add_done_callback(lambda _: self._on_let_go(key, session))
         if not finished:
             log.warning("agent_did_not_finish", agent=agent)
+
+    def _on_let_go(self, key: tuple[str, str], session: AgentSession) -> None:
+        in_use = self._stored_in_use.get(key)
+        if in_use is not None and in_use[0] is session:
+            del self._stored_in_use[key]
+            in_use[1].set_result(None)
 
     def with_details(self, turn: Turn, failure: Failure) -> Failure:
         """Returns the failure with what the agent did not report: the context window, or the next reset of a limit."""
@@ -216,6 +263,14 @@ async def recalled_history(turn: Turn, memory: StepMemory, identity: str) -> tup
         return history
     restore = partial(restore_items, history, entries, identity)
     return await beside_the_loop(restore, long=is_long(history))
+
+
+def _session_to_continue(turn: Turn) -> StoredSession | None:
+    """Returns the agent's stored session that goes on with the turn, if there is one that still fits."""
+    stored = turn.stored_session
+    if stored is None or not (stored.id and stored.new_items):
+        return None
+    return stored if stored.made_with == fixed_by_session(turn) else None
 
 
 def _with_replay(turn: Turn, requested: Turn, replay: tuple[HistoryItem, ...] | None) -> Turn:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 MAX_LINKS = 40
 """Maximum links in one path, as on Linux."""
 
+THREADS = ("sessions", "archived_sessions")
+"""The folders of Codex's home with its threads, which may be those of other keys."""
+
 OTHER_FOLDER_ADVICE = (
     "Work in another folder (start the server there, or name one with --workdir), "
     "or leave the sandbox read-only."
@@ -147,11 +150,15 @@ def safe_write_policy(
 
 def unreadable_paths(settings: Settings) -> tuple[str, ...]:
     """Returns the paths that commands must not read: what the server stores or is configured by, and each Codex's
-    sign-in.
+    sign-in and threads.
     """
     store = settings.store_file
     homes = dict.fromkeys([settings.codex_home, *(each.codex_home for each in codex_settings(settings))])
-    files = [settings.keys_path, settings.config_file, *(home / "auth.json" for home in homes)]
+    files = [
+        settings.keys_path,
+        settings.config_file,
+        *(home / name for home in homes for name in ("auth.json", *THREADS)),
+    ]
     files += [store.with_name(store.name + end) for end in ("", "-wal", "-shm", "-journal")]
     files += [path.expanduser().absolute() for _, path in _files_of_parts(settings)]
     from codex_proxy.agents.codex.process_config import outermost_paths

@@ -35,7 +35,8 @@ def tool_output_line(id: int, text: str = "sunny", *, success: bool = True) -> d
 class Dialogue:
     """A turn of ours, and the agent played by the test. Requests of ours are kept by method."""
 
-    def __init__(self, *, keeps_thread: bool = False, **turn: Any) -> None:
+    def __init__(self, *, keeps_thread: bool = False, reopens: str = "", **turn: Any) -> None:
+        """`reopens`: the stored thread that has seen all of the turn but its last message."""
         self.turn = AppServerTurn(1)
         self.keeps_thread = keeps_thread
         """Our side keeps the thread when its turn is over; else it wants no more, as soon as it is."""
@@ -45,7 +46,10 @@ class Dialogue:
         self.events: list[Event] = []
         given = {"model": "m", "history": HISTORY, "mode": "model", "tools": (WEATHER,)} | turn
         self.wanted = Turn(**given)
-        self.take(self.turn.begin(self.wanted))
+        if reopens:
+            self.take(self.turn.reopen(self.wanted, reopens, self.wanted.history[-1:]))
+        else:
+            self.take(self.turn.begin(self.wanted))
 
     def take(self, step: Step) -> list[Event]:
         for line in step.writes.splitlines():

@@ -138,14 +138,19 @@ async def test_a_command_for_a_client_with_a_key_reads_nothing_that_the_server_k
     sign_in.write_text('{"OPENAI_API_KEY": "a sign-in"}')
     private = proxies.home.user / "private"
     private.write_text(SECRET)
+    thread = proxies.home.path / "sessions" / "another.jsonl"
+    thread.parent.mkdir(exist_ok=True)
+    thread.write_text("a thread")
     proxy = await proxies.of(agent=agent, sandbox=sandbox, state_dir=state, api_key=KEY)
     asked = chat_request(
-        f'[[model:shell cmd="cat {private}; ls {state}; cat {sign_in} {state}/another.sqlite3; touch within"]]'
+        f'[[model:shell cmd="cat {private}; ls {state}; cat {sign_in} {state}/another.sqlite3 {thread}; touch within"]]'
     )
     await proxy.client.with_options(api_key=KEY).chat.completions.create(**asked)
     output = str(items_of(model_server.calls[-1].body)[-1]["output"])
     sign_in.unlink()
+    thread.unlink()
     assert STORED not in output
+    assert "a thread" not in output
     assert "a sign-in" not in output
     assert "Permission denied" in output
     assert SECRET in output, "other files are not hidden"

@@ -22,7 +22,7 @@ from codex_proxy.core.items import (
     Tool,
 )
 from codex_proxy.core.options import OPTIONS, Option
-from codex_proxy.core.turn import HostedTools, NamedTools, Turn
+from codex_proxy.core.turn import HostedTools, NamedTools, StoredSession, Turn
 from codex_proxy.runs.idle_sessions import (
     CLOSED_SECONDS,
     ClosedSession,
@@ -481,13 +481,22 @@ def test_a_thread_serves_only_turns_that_want_the_same(field: str) -> None:
     assert session_key("me", BASE) != session_key("me", other)
 
 
+def test_a_stored_thread_serves_its_conversation_whatever_it_has_seen() -> None:
+    first, later, other = (
+        msgspec.structs.replace(BASE, stored_session=stored)
+        for stored in (StoredSession("a"), StoredSession("a", "T", "d", 1), StoredSession("b"))
+    )
+    assert session_key("me", first) == session_key("me", later) != session_key("me", other)
+
+
 def test_a_thread_serves_only_its_owner() -> None:
     assert session_key("me", BASE) != session_key("you", BASE)
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.field)
 def test_a_session_depends_on_the_options_that_the_table_names(option: Option) -> None:
-    other = msgspec.structs.replace(BASE, **{option.field: "another"})
+    value = StoredSession("another") if option.field == "stored_session" else "another"
+    other = msgspec.structs.replace(BASE, **{option.field: value})
     assert (session_key("me", BASE) != session_key("me", other)) is option.fixes_session
 
 

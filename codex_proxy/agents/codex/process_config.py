@@ -245,6 +245,8 @@ class Switch(NamedTuple):
     reason: str
 
 
+UNLOAD_SWITCH: Final = "thread_unload_delay_secs"
+
 COMMON_SWITCHES: Final = (
     Switch("analytics.enabled", "false", "no connection but to the model provider"),
     Switch("features.plugins", "false", "plugins fetch from github.com at start"),
@@ -255,7 +257,7 @@ COMMON_SWITCHES: Final = (
         "an unresponsive model provider must not block a turn for ever",
     ),
     Switch(
-        "thread_unload_delay_secs",
+        UNLOAD_SWITCH,
         "0",
         "a thread that is no longer used is unloaded at once, not after 30 minutes",
     ),

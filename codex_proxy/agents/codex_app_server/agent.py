@@ -5,10 +5,11 @@ threads each; or a process for each turn.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import msgspec
+import structlog
 
 from codex_proxy.agents.codex.command_sandbox import ConfinedReads
 from codex_proxy.agents.codex.plain_home import first_start_lock, removed_home
@@ -17,16 +18,26 @@ from codex_proxy.agents.codex_app_server.app_server_dialect import AppServerTurn
 from codex_proxy.agents.codex_app_server.connection import AppServerConnection
 from codex_proxy.agents.codex_app_server.contract import ContractCheck
 from codex_proxy.agents.codex_app_server.thread_turns import with_raw_items
+from codex_proxy.agents.codex_app_server.wire import (
+    OPEN_ELSEWHERE,
+    THREAD_HELD,
+    Message,
+    RpcError,
+    request,
+)
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
+from codex_proxy.agents.dialect import Ended
 from codex_proxy.agents.process_pool.plan import PoolLimits
 from codex_proxy.agents.process_pool.pool import PooledAgent, ProcessPool
-from codex_proxy.agents.sessions.session import AgentSession
+from codex_proxy.agents.sessions.session import AgentSession, LineTooLong
 from codex_proxy.agents.sessions.shared_process import SharedProcess, SharedTransport
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.beside_the_loop import beside_the_loop, is_long
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.turn import Mode, Turn
 from codex_proxy.process.child import Command
+
+log = structlog.get_logger(__name__)
 
 
 class AppServerProcess(SharedProcess[AppServerConnection]):
@@ -76,6 +87,31 @@ class ThreadTransport(SharedTransport[AppServerProcess]):
         self.process.write(self.process.connection.send(self.channel, writes))
 
 
+class _Deletion:
+    """Reads the answer to `thread/delete`."""
+
+    def __init__(self) -> None:
+        self.error: asyncio.Future[RpcError | None] = asyncio.get_running_loop().create_future()
+
+    def _end(self, error: RpcError | None) -> None:
+        if not self.error.done():
+            self.error.set_result(error)
+
+    def on_messages(self, messages: Sequence[Message], size: int) -> None:
+        for message in messages:
+            if message.method is None:
+                self._end(message.error)
+
+    def on_end(self, ended: Ended) -> None:
+        self._end(NOT_ANSWERED)
+
+    def fail(self, failure: Failure) -> None:
+        self._end(NOT_ANSWERED)
+
+    def on_long_line(self, fault: LineTooLong) -> None:
+        self._end(NOT_ANSWERED)
+
+
 class OnlyThreadTransport(ThreadTransport):
     """The transport of a process that serves one turn, and ends with it."""
 
@@ -103,6 +139,10 @@ START_SECONDS = 20.0
 """Maximum seconds until the answer to `initialize`; 0.07 are usual, more in a new home or from a cold disk."""
 
 LIMITS_SECONDS = 5.0
+DELETE_SECONDS = 5.0
+NOT_ANSWERED = RpcError(0, "the agent did not answer")
+NO_THREAD = "no rollout found"
+"""In the error about a thread that is gone."""
 
 MODES: tuple[Mode, ...] = ("model", "agent")
 
@@ -235,6 +275,22 @@ class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
         if self._serves_once:
             session.serves_once, session.ran_before = True, transport.process.has_waited
         return session
+
+    async def delete_session(self, id: str) -> None:
+        transport = await self.pool.acquire(self._key("agent"), AppServerProcess.open_channel)
+        deletion = _Deletion()
+        try:
+            transport.attach(deletion)
+            transport.send(request(f"{transport.channel}.1", "thread/delete", {"threadId": id}))
+            error = await asyncio.wait_for(deletion.error, DELETE_SECONDS)
+        except TimeoutError:
+            error = NOT_ANSWERED
+        finally:
+            await transport.release(finished=True)
+        if error is not None and THREAD_HELD in error.message:
+            raise Fault(OPEN_ELSEWHERE)
+        if error is not None and NO_THREAD not in error.message:
+            log.warning("agent_session_not_deleted", agent=self.name, reason=error.message)
 
     def models(self) -> tuple[AgentModel, ...]:
         return self._models

@@ -22,13 +22,16 @@ from codex_proxy.agents.codex_app_server.thread_turns import (
     encoded,
     message_fault,
     output_fault,
+    resume_params,
     split_input,
     thread_params,
     turn_settings,
 )
 from codex_proxy.agents.codex_app_server.wire import (
+    OPEN_ELSEWHERE,
     QUESTIONS,
     TEXT_DELTA,
+    THREAD_HELD,
     Message,
     Params,
     RawItemHead,
@@ -65,7 +68,6 @@ from codex_proxy.core.events import (
     Stop,
     TextDelta,
     TurnEnded,
-    TurnStarted,
     Usage,
     UsageReported,
 )
@@ -75,6 +77,8 @@ from codex_proxy.core.turn import Turn, without_content
 
 
 class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
+    stores_sessions = True
+
     def __init__(self, channel: int, *, parallel_calls: bool = True) -> None:
         """`channel` begins its request ids. `parallel_calls`: the release reports the end of a model's response; before
         0.147 calls are reported one by one.
@@ -91,6 +95,11 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         self._model_items = ModelItems()
         self._tool_calls = PendingCalls(output_answer)
         self._usage = TurnUsage()
+        self.reopen_id = ""  # an ephemeral thread cannot be opened again; the client names a stored one
+        self.lost = False
+        self._reopened = False
+        self._awaits_close = False
+        """Whether the thread is to be unloaded, so that other programs can use it."""
 
     # --- the dialect ----------------------------------------------------------------------------
 
@@ -104,11 +113,31 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         self._request("thread/start", thread_params(turn), "start a conversation", self._on_thread_started)
         return self._take_step()
 
+    def reopen(self, turn: Turn, reopen_id: str, new_items: Sequence[HistoryItem]) -> Step:
+        """Starts the turn on a stored thread. Codex tells no raw events of it, so that calls come one by one."""
+        self._turn = turn
+        self._reopened, self._parallel_calls = True, False
+        self._model_items = ModelItems(turn.tools, plain=turn.mode == "model")
+
+        def on_response(message: Message) -> None:
+            if message.error is None:
+                self._on_thread_started(message, new_items)
+            elif THREAD_HELD in message.error.message:
+                self._end(TurnEnded.with_failure(OPEN_ELSEWHERE), running=False)
+            else:
+                self.lost = True
+
+        self._requests.send("thread/resume", resume_params(turn, reopen_id), on_response)
+        return self._take_step()
+
     @property
     def can_resume(self) -> bool:
         if self._requests or not self._session_id:
             return False
-        return self._state is TurnState.REUSABLE or (self._state is ACTIVE and self._tool_calls.can_resume)
+        if self._state is TurnState.REUSABLE:
+            # A thread that is stored is unloaded, for another program can only use it then.
+            return self._turn.stored_session is None
+        return self._state is ACTIVE and self._tool_calls.can_resume
 
     def _start_again(self, turn: Turn, new_items: Sequence[HistoryItem]) -> None:
         self._usage.start_turn()
@@ -189,15 +218,16 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
 
         self._requests.send(method, params, on_response)
 
-    def _on_thread_started(self, message: Message) -> None:
+    def _on_thread_started(self, message: Message, new_items: Sequence[HistoryItem] | None = None) -> None:
+        """Starts the turn on its thread, which has seen none of the history, or all but `new_items`."""
         started = decode_part(message.result, ThreadStartResult)
         self._session_id = started.thread.id
         if self._state is not ACTIVE:
             return
         turn = self._turn
         self._model_name = started.model or turn.model
-        self._events.append(TurnStarted(self._session_id, self._model_name))
-        self._start_turn(turn, turn.history)
+        self._note_start(self._model_name)
+        self._start_turn(turn, turn.history if new_items is None else new_items)
 
     def _start_turn(self, turn: Turn, history: Sequence[HistoryItem]) -> None:
         first = len(turn.history) - len(history)
@@ -238,7 +268,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         self._end(TurnEnded.with_failure(failure), running=self._state in AGENT_MAY_WORK)
 
     def _continue_closing(self) -> None:
-        if self._requests:
+        if self._requests or self._awaits_close:
             return
         if not self._session_id:
             self._change(TurnChange.UNSUBSCRIBED)
@@ -266,7 +296,12 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
     def _unsubscribe(self) -> None:
         thread, self._session_id = self._session_id, ""
         if thread:
-            self._requests.send("thread/unsubscribe", {"threadId": thread}, lambda _: None)
+            self._awaits_close = self._turn.stored_session is not None
+            self._requests.send("thread/unsubscribe", {"threadId": thread}, self._unsubscribed)
+
+    def _unsubscribed(self, message: Message) -> None:
+        if message.error is not None:
+            self._awaits_close = False
 
     # --- messages -------------------------------------------------------------------------------
 
@@ -338,6 +373,9 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         )
 
     def _on_thread_closed(self) -> None:
+        if self._awaits_close:
+            self._awaits_close = False
+            self._continue_closing()
         if self._session_id:
             self._session_id = ""
             if self._state is ACTIVE:
@@ -375,6 +413,9 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         self._events += [*raw, *asks, StepCompleted(usage)]
 
     def _on_tokens_updated(self, params: Params) -> None:
+        if self._reopened and params.turn_id != self._turn_id:
+            self._usage.set_earlier_turns(decode_part(params.token_usage, ThreadTokenUsage).total.usage())
+            return
         # More than the model calls said one by one where one of them broke off, or there are no raw events.
         more = self._usage.set_thread_total(decode_part(params.token_usage, ThreadTokenUsage).total.usage())
         if more or (self._usage.from_provider and not self.can_resume):

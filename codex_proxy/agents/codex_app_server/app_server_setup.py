@@ -23,6 +23,7 @@ from codex_proxy.agents.codex.codex_setup import (
 from codex_proxy.agents.codex.command_sandbox import ConfinedReads
 from codex_proxy.agents.codex.plain_home import codex_environment, in_own_home, make_plain_home
 from codex_proxy.agents.codex.process_config import (
+    UNLOAD_SWITCH,
     ProviderConfig,
     arguments_of,
     switch_pairs,
@@ -31,6 +32,7 @@ from codex_proxy.agents.codex.process_config import (
 from codex_proxy.agents.codex.program import NEWEST_TESTED, Version, find_version, refusal_of_old
 from codex_proxy.agents.codex_app_server.agent import AppServerAgent, AppServerProcesses
 from codex_proxy.agents.codex_app_server.binary_check import BinaryCheck, check_binary, renew_check
+from codex_proxy.agents.codex_app_server.contract import ContractCheck, Missing
 from codex_proxy.agents.process_pool.plan import ONE_TURN_AHEAD, PoolLimits
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.core.faults import misconfigured
@@ -106,11 +108,18 @@ async def prepare_app_server(context: AgentContext) -> AppServerProcesses:
         start_mark=str(sqlite / f"started-{version}"),
         reads=ConfinedReads(paths.program, paths.profiles, environ),
         notices=(*paths.user.notices, *await home_notices(paths.program, context)),
-        contract=check.contract,
+        contract=_contract_of(check),
         renew_check=lambda: renew_check(
             paths.program, paths.state, context.child_environment(), context.clock.epoch()
         ),
     )
+
+
+def _contract_of(check: BinaryCheck) -> ContractCheck:
+    """Returns what the binary lacks. Without this switch another program could not use a stored thread."""
+    if UNLOAD_SWITCH not in check.unknown_switches:
+        return check.contract
+    return ContractCheck((*check.contract.missing, Missing(UNLOAD_SWITCH, "stored_sessions")))
 
 
 def pool_limits(settings: Settings) -> PoolLimits:

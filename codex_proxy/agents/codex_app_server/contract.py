@@ -144,6 +144,7 @@ CAPABILITIES: Final[frozenset[Capability]] = frozenset({
     "history", "client_tools", "tool_replies", "structured_output",
     "images", "plain_model", "web_search", "effort", "verbosity", "service_tier",
     "system_prompt", "sandbox", "exact_usage", "stop_reasons", "parallel_calls", "model_choice",
+    "stored_sessions",
 })  # fmt: skip
 
 ANY: Final = "any"
@@ -174,6 +175,16 @@ CONTRACT: Final = (
     Clause("request", "thread/inject_items", "threadId: string, items: array"),
     Clause("request", "thread/unsubscribe", "threadId: string"),
     Clause("request", "thread/backgroundTerminals/clean", "threadId: string", "command_clean_up"),
+    Clause(
+        "request",
+        "thread/resume",
+        "threadId: string, excludeTurns: boolean, cwd: string, "
+        'approvalPolicy: "never", sandbox: "read-only", model: string, config: object',
+        "stored_sessions",
+    ),
+    Clause("answer", "thread/resume", "thread.id: string", "stored_sessions"),
+    Clause("request", "thread/resume", "permissions: string", "stored_sessions"),
+    Clause("request", "thread/delete", "threadId: string", "stored_sessions"),
     # --- a turn ----------------------------------------------------------------------------------
     Clause("request", "turn/start", "threadId: string, input[]<text>.text: string"),
     Clause("answer", "turn/start", "turn.id: string"),

@@ -221,7 +221,8 @@ def thread_params(turn: Turn) -> dict[str, Any]:
     plain = turn.mode == "model"
     params: dict[str, Any] = {
         "cwd": turn.workdir,
-        "ephemeral": True,  # nothing of the client's conversation is written to the user's home
+        # nothing of the client's conversation is written to the user's home, unless it is to be continued there
+        "ephemeral": turn.stored_session is None,
         "approvalPolicy": "never",  # nobody is there to be asked
         "sandbox": "read-only" if plain else turn.sandbox,
         # usage per model call, and the only sure sign that no further tool call of a step will come
@@ -240,6 +241,18 @@ def thread_params(turn: Turn) -> dict[str, Any]:
     if turn.web_search:
         config["web_search"] = "live"  # replaces the process's setting, which is for turns without it
     return params | {"config": config} if config else params
+
+
+NOT_RESUMED = frozenset({"ephemeral", "experimentalRawEvents", "dynamicTools"})
+"""Parameters of `thread/start` that `thread/resume` lacks, because a thread keeps them."""
+
+
+def resume_params(turn: Turn, thread: str) -> dict[str, Any]:
+    """Returns the parameters of `thread/resume` for an agent turn. The policies are those of this turn, not those that
+    the thread had.
+    """
+    settings = {name: value for name, value in thread_params(turn).items() if name not in NOT_RESUMED}
+    return {"threadId": thread, "excludeTurns": True, **settings}
 
 
 def turn_settings(turn: Turn) -> dict[str, Any]:

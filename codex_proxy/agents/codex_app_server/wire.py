@@ -256,6 +256,10 @@ class TurnUsage:
         self.total = Usage()
         self.from_provider = False
 
+    def set_earlier_turns(self, total: Usage) -> None:
+        """Takes the thread's total before the turn."""
+        self._earlier_turns = total
+
     def add_call(self, usage: Usage) -> None:
         self.total += usage
         self.from_provider = True
@@ -378,6 +382,13 @@ def output_answer(id: int | str, reply: ToolReply) -> bytes:
     ]
     return answer(id, {"contentItems": content, "success": reply.success})
 
+
+THREAD_HELD = "already has an active writer"
+"""In the error of `thread/resume` for a thread that another process uses."""
+OPEN_ELSEWHERE = Failure(
+    FaultKind.CONFLICT,
+    "This conversation is open in a terminal. Close it there, and send the message again.",
+)
 
 CLIENT_ERROR_TEXTS = ("not a valid response item", "image URLs are not supported")
 

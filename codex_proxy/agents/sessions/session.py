@@ -103,6 +103,9 @@ class AgentSession:
         self.turn: Turn | None = turn
         """The turn for which the session was opened, until it begins."""
         self._model = turn.model
+        stored = turn.stored_session
+        self.stored_for = None if stored is None else (turn.owner, stored.conversation)
+        """The owner and the conversation for which the agent stores its session; None if it stores none."""
         self.origin: OriginMarks | None = None
         """Marks this agent's encrypted content, if the server has several."""
         self.ran_before = not transport.exclusive

@@ -124,6 +124,9 @@ class ConversationStates(msgspec.Struct, Generic[S, C], frozen=True):
 class ConversationTurn(ABC, Generic[S, C, Q]):
     """The turns of one session. `Q`: what the dialect keeps of an agent's question to the client."""
 
+    stores_sessions = False
+    """Whether the agent stores the sessions of turns that ask for it."""
+
     def __init__(self, states: ConversationStates[S, C], events: list[Event]) -> None:
         """`events` gets the next step's events; the dialect's readers append to the same list."""
         self._states = states
@@ -148,7 +151,7 @@ class ConversationTurn(ABC, Generic[S, C, Q]):
             self._fail(CONVERSATION_LOST)
             return self._take_step()
         self._turn = without_content(turn)
-        self._events.append(TurnStarted(self._session_id, self._model_name or turn.model))
+        self._note_start(self._model_name or turn.model)
         if self._state is self._states.reusable:
             self._start_again(turn, new_items)
         else:
@@ -201,6 +204,11 @@ class ConversationTurn(ABC, Generic[S, C, Q]):
     def _deny_all(self) -> None:
         for request_id in list(self._questions):
             self._decide(request_id, Decision())
+
+    def _note_start(self, model: str) -> None:
+        """Tells that the agent's session has taken the turn."""
+        stored = self.stores_sessions and self._turn.stored_session is not None
+        self._events.append(TurnStarted(self._session_id, model, stored))
 
     def _change(self, change: C) -> None:
         self._state = self._states.table[self._state, change]

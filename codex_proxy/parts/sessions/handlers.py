@@ -63,6 +63,7 @@ M = TypeVar("M", bound=RequestModel)
 DEFAULT_LIMIT: Final = 20
 MAX_KEY: Final = 256
 """Maximum characters of an `Idempotency-Key`."""
+THREAD_HEADER: Final = "x-codex-thread"
 _METADATA: Final = re.compile(r"metadata\[(.+)\]", re.DOTALL)
 
 
@@ -202,6 +203,12 @@ def _note_agent(request: web.Request, prepared: PreparedResponse) -> None:
     name_ignored(request, [f"agent.{name}" for name in ignored.split(", ") if name])
 
 
+def _name_thread(request: web.Request, session: Session) -> None:
+    """Names the agent's own session in a header of the answer, if there is one: the agent's program opens it."""
+    if session.thread is not None:
+        request[REPLY_HEADERS][THREAD_HEADER] = session.thread.id
+
+
 def _environment(given: wire.Environment, session: str) -> dict[str, Any]:
     """Returns the environment of the session with this id, as it is stored and shown. Raises `Fault` for one that this
     server does not have.
@@ -258,9 +265,14 @@ async def list_sessions(request: web.Request) -> web.Response:
 
 
 async def retrieve_session(request: web.Request) -> web.Response:
-    """Returns a session."""
+    """Returns a session.
+
+    The header `x-codex-thread` has the id of the agent's own session, if the agent stores one.
+    """
     sessions, owner = _at(request)
-    return json_response(session_object(await sessions.session(owner, _id(request))))
+    session = await sessions.session(owner, _id(request))
+    _name_thread(request, session)
+    return json_response(session_object(session))
 
 
 async def update_session(request: web.Request) -> web.Response:
@@ -286,6 +298,7 @@ async def update_session(request: web.Request) -> web.Response:
                 await _check_agent(sessions, owner, live.session, prepared)
             _note_agent(request, prepared)
         await sessions.run(live.change(changed))  # what others have changed meanwhile stays
+        _name_thread(request, live.session)
         return json_response(session_object(live.session))
 
 
@@ -357,6 +370,7 @@ async def stream_session_events(request: web.Request) -> web.StreamResponse:
     sessions, owner = _at(request)
     session = await sessions.session(owner, _id(request))
     request[NOTES] |= {"session": session.id, "stream": True}
+    _name_thread(request, session)
     given = _query(request).get("include_obfuscation", "true")
     if given not in ("true", "false"):
         raise unsupported_value("include_obfuscation", given, "'true', 'false'")

@@ -17,6 +17,7 @@ from codex_proxy.core.beside_the_loop import beside_the_loop
 from codex_proxy.core.events import Event, Spending, StepCompleted, Stop, TurnEnded, Usage, UsageReported
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.core.own_errors import trace_of
+from codex_proxy.core.turn import fixed_by_session
 from codex_proxy.http.body import ByteBudget
 from codex_proxy.parts.sessions.records import (
     SESSION,
@@ -27,7 +28,7 @@ from codex_proxy.parts.sessions.records import (
     records_of,
 )
 from codex_proxy.parts.sessions.render import WEBHOOKS, EventObject, webhook_of
-from codex_proxy.parts.sessions.sessions import Content, Session, SessionTurn, TurnError, input_items
+from codex_proxy.parts.sessions.sessions import Content, Entry, Session, SessionTurn, TurnError, input_items
 from codex_proxy.parts.sessions.state import Changes, Result, SessionState, conflict
 from codex_proxy.parts.sessions.stream import EventReader, encode_event
 from codex_proxy.responses.prepare import PreparedResponse, try_to_start
@@ -103,7 +104,7 @@ class Server(Protocol):
     def new_id(self, prefix: str) -> str: ...
 
     async def prepare(
-        self, owner: str, session: Session, items: Sequence[Mapping[str, Any]]
+        self, owner: str, session: Session, items: Sequence[Mapping[str, Any]], new_items: int = 0
     ) -> PreparedResponse: ...
 
     def let_go(self, live: LiveSession) -> None:
@@ -242,6 +243,9 @@ class LiveSession:
         async with self._changed_by_client():
             if self.state.turn is not None:
                 raise conflict("The session is at work. Cancel its turn, and delete it when it is idle.")
+            services = self._service.responses.runs.services
+            for thread in self.session.threads:
+                await services.delete_stored(self.owner, self.session.id, thread.agent, thread.id)
             await self._service.store.delete_session(self.owner, self.session.id, self._service.epoch())
             self.gone = True
             self.end_streams()
@@ -315,6 +319,7 @@ class LiveSession:
 
     def _go_on(self) -> None:
         """Has the agent go on with the turn, if there is something to do for it."""
+        has_waited = self._expiry is not None
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
@@ -325,6 +330,8 @@ class LiveSession:
             left = self.session.last_active_at + ACTION_SECONDS - self._service.epoch()
             self._expiry = asyncio.get_running_loop().call_later(max(0.0, left), self._expire)
         else:
+            if has_waited:  # no result comes any more for which the agent's session is held open
+                self._service.responses.runs.services.idle_sessions.close_stored(self.owner, self.session.id)
             self._service.let_go(self)
 
     def _expire(self) -> None:
@@ -413,8 +420,10 @@ class LiveSession:
         """Tells what the agent does in a run. Returns the run's end."""
         if run is None:
             return TurnEnded(Stop.INTERRUPTED)
+        made_with = "" if run.turn.stored_session is None else fixed_by_session(run.turn)
+        agent = self._service.responses.runs.services.agent_of(run.turn).name
         async with self.lock:
-            self.state.on_run_began(self._service.now())
+            self.state.on_run_began(self._service.now(), agent, made_with)
             await self._commit_surely()
         cursor = run.log.cursor()
         try:
@@ -437,7 +446,10 @@ class LiveSession:
         session = self.session
         entries = await self._service.store.all_entries(self.owner, session.id)
         items = await beside_the_loop(partial(input_items, entries), long=len(entries) > MANY_ENTRIES)
-        return await self._service.prepare(self.owner, session, items)
+        thread = session.thread
+        taken = -1 if thread is None else _last_of(entries, thread.turn)
+        new_items = len(input_items(entries[taken + 1 :])) if taken >= 0 else 0
+        return await self._service.prepare(self.owner, session, items, new_items)
 
     async def _start(self, prepared: PreparedResponse, held: contextlib.ExitStack) -> Run:
         """Waits for a place among what runs in the background, then for the scheduler. Raises `Fault`."""
@@ -508,3 +520,8 @@ class LiveSession:
             self._run.fail(failure)
         else:
             self._interrupt()
+
+
+def _last_of(entries: Sequence[Entry], turn: str) -> int:
+    """Returns the place of a turn's last entry; -1 if it has none."""
+    return max((place for place, entry in enumerate(entries) if entry.turn == turn), default=-1)

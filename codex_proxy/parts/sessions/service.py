@@ -20,6 +20,7 @@ from codex_proxy.core.beside_the_loop import beside_the_loop
 from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.json_values import encode_json
 from codex_proxy.core.own_errors import trace_of
+from codex_proxy.core.turn import StoredSession
 from codex_proxy.http.body import ByteBudget
 from codex_proxy.parts.sessions.agents import requested_tool, turn_request
 from codex_proxy.parts.sessions.records import SESSION, TURN, SessionStore
@@ -198,9 +199,11 @@ class Sessions:
     # --- turns --------------------------------------------------------------------------------------
 
     async def prepare(
-        self, owner: str, session: Session, items: Sequence[Mapping[str, Any]]
+        self, owner: str, session: Session, items: Sequence[Mapping[str, Any]], new_items: int = 0
     ) -> PreparedResponse:
-        """Returns the request of a turn, admitted. Raises `Fault`, which names the field of the session."""
+        """Returns the request of a turn, admitted. `new_items`: how many of the last items the agent's own session has
+        not seen; 0 if there is none that can go on. Raises `Fault`, which names the field of the session.
+        """
         responses = self.responses
         context_of_request = _parse_context(responses.clients.by_name(owner), session.environment)
 
@@ -210,12 +213,29 @@ class Sessions:
         try:
             parsed = await beside_the_loop(parse_request, long=len(items) > MANY_ENTRIES)
             parsed = replace(parsed, optional_images=_earlier_images(parsed))
+            parsed = self._with_stored_session(parsed, session, new_items)
             context = await read_context(parsed, None, owner, responses.ids, self.epoch())
             return await prepare_in_context(
                 responses, parsed, context, owner, id=session.id, created=self.epoch()
             )
         except Fault as fault:
             raise Fault(_in_session(fault.failure, session)) from fault
+
+    def _with_stored_session(
+        self, parsed: ParsedResponse, session: Session, new_items: int
+    ) -> ParsedResponse:
+        """Returns a turn's request for which the agent goes on with its own session, or makes one, if the agent stores
+        sessions.
+        """
+        agent = self.responses.runs.services.agent_of(parsed.turn)
+        if session.environment["type"] == "none" or "stored_sessions" not in agent.capabilities:
+            return parsed
+        stored = StoredSession(session.id)
+        if session.thread is not None and session.thread.agent == agent.name:
+            stored = replace(
+                stored, id=session.thread.id, made_with=session.thread.made_with, new_items=new_items
+            )
+        return replace(parsed, turn=replace(parsed.turn, stored_session=stored))
 
     async def check_settings(
         self, owner: str, session: Session, messages: Sequence[Content] = ()

@@ -58,6 +58,17 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
     answered: str = ""
 
 
+class AgentThread(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The agent's own session behind a session, which the agent stores (`core.turn.StoredSession`)."""
+
+    agent: str
+    id: str
+    made_with: str = ""
+    """What it was made with."""
+    turn: str = ""
+    """The last turn that it has taken: it has everything up to that turn's end."""
+
+
 class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A session. Times: seconds since 1970."""
 
@@ -80,6 +91,13 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The sum of the turns."""
     usage_known: bool = True
     """Whether every turn has ended with known usage."""
+    threads: tuple[AgentThread, ...] = ()
+    """The agent's own sessions: the last one goes on, those before it could not. All are deleted with the session."""
+
+    @property
+    def thread(self) -> AgentThread | None:
+        """The agent's own session that has the conversation, if the agent stores it."""
+        return self.threads[-1] if self.threads else None
 
     @property
     def open_calls(self) -> tuple[Call, ...]:
@@ -486,6 +504,7 @@ _CODES: Final[Mapping[FaultKind, str]] = {
     FaultKind.UPSTREAM_UNREACHABLE: "connection_failed",
     FaultKind.UPSTREAM_TIMEOUT: "request_timeout",
     FaultKind.TIMED_OUT: "request_timeout",
+    FaultKind.CONFLICT: "active_turn_not_steerable",
 }
 """The codes of failed turns; others are `internal_error`."""
 

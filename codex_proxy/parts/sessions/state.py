@@ -12,13 +12,14 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from codex_proxy.core.events import Event, Stop, TurnEnded, Usage
+from codex_proxy.core.events import Event, Stop, TurnEnded, TurnStarted, Usage
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.items import ItemStatus
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.parts.sessions.render import EventObject, TurnRenderer, error_event, turn_event
 from codex_proxy.parts.sessions.sessions import (
     TOO_LONG,
+    AgentThread,
     Call,
     CallResult,
     Content,
@@ -75,6 +76,7 @@ class SessionState:
         self._session_changed = False
         self._rest_told = turn is None and not session.queued
         """Whether readers know that no turn goes on."""
+        self._agent = self._made_with = ""
         self._called = False
         """Whether the run has called functions of the client."""
         self._turns: dict[str, SessionTurn] = {}
@@ -186,9 +188,10 @@ class SessionState:
 
     # --- what the agent does ------------------------------------------------------------------------
 
-    def on_run_began(self, now: int) -> None:
-        """Notes that the agent works on the turn."""
+    def on_run_began(self, now: int, agent: str = "", made_with: str = "") -> None:
+        """Notes that the agent works on the turn. `agent`, `made_with`: see `AgentThread`."""
         assert self.turn is not None, "a run has a turn"
+        self._agent, self._made_with = agent, made_with
         if self.turn.started_at is None:
             self._set_turn(status="in_progress", started_at=now)
             self._tell_turn("in_progress")
@@ -196,8 +199,19 @@ class SessionState:
     def feed(self, events: Sequence[Event]) -> None:
         """Takes the next events of the run, but for its end."""
         assert self._renderer is not None, "a run has a turn"
+        for event in events:
+            if isinstance(event, TurnStarted) and event.stored:
+                self._note_thread(event.thread_id)
         self._renderer.feed(events)
         self._take_rendered()
+
+    def _note_thread(self, id: str) -> None:
+        """Notes that the agent's own session has taken the turn."""
+        assert self.turn is not None, "a run has a turn"
+        thread = AgentThread(agent=self._agent, id=id, made_with=self._made_with, turn=self.turn.id)
+        last = self.session.thread
+        is_same = last is not None and (last.agent, last.id) == (thread.agent, id)
+        self._set(threads=(*self.session.threads[: -1 if is_same else None], thread))
 
     def on_run_ended(self, ended: TurnEnded, usage: Usage | None, now: int) -> None:
         """Ends the run, whose tokens are `usage` if they are known: the turn ends, waits for results, or goes on if it

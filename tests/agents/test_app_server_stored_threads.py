@@ -1,0 +1,136 @@
+"""Threads that Codex stores, so that a later turn, or another program, goes on with them."""
+
+from __future__ import annotations
+
+import pytest
+
+from codex_proxy.core.events import Stop, ToolCallRequested, TurnEnded, TurnStarted, Usage, UsageReported
+from codex_proxy.core.faults import FaultKind
+from codex_proxy.core.turn import StoredSession
+from tests.agents.app_server_dialogue import SUNNY, THREAD, TURN, Dialogue
+
+STORED = StoredSession("sess_1")
+
+
+def stored(*, reopens: str = "") -> Dialogue:
+    return Dialogue(
+        keeps_thread=True,
+        reopens=reopens,
+        mode="agent",
+        workdir="/w",
+        sandbox="workspace-write",
+        stored_session=STORED,
+    )
+
+
+def reopened() -> Dialogue:
+    """A turn that the stored thread has taken."""
+    dialogue = stored(reopens=THREAD)
+    dialogue.agent_answers("thread/resume", {"thread": {"id": THREAD}, "model": "m-1"})
+    dialogue.agent_answers("turn/start", {"turn": {"id": TURN, "status": "inProgress"}})
+    return dialogue
+
+
+def test_a_stored_thread_is_not_ephemeral_and_its_turn_tells_its_id() -> None:
+    dialogue = stored()
+    assert dialogue.sent[0]["params"]["ephemeral"] is False
+    dialogue.start_thread()
+    assert dialogue.events == [TurnStarted(THREAD, "m-1", stored=True)]
+    other = Dialogue(mode="agent")
+    assert other.sent[0]["params"]["ephemeral"] is True
+    other.start_thread()
+    assert other.events == [TurnStarted(THREAD, "m-1")]
+
+
+def test_a_stored_thread_is_resumed_with_the_policies_of_this_turn_and_only_its_new_message() -> None:
+    dialogue = stored(reopens="T-9")
+    assert dialogue.sent == [
+        {
+            "id": "1.1",
+            "method": "thread/resume",
+            "params": {
+                "threadId": "T-9",
+                "excludeTurns": True,
+                "cwd": "/w",
+                "approvalPolicy": "never",
+                "sandbox": "workspace-write",
+                "model": "m",
+            },
+        }
+    ]
+    dialogue.agent_answers("thread/resume", {"thread": {"id": "T-9"}, "model": "m-1"})
+    assert dialogue.events == [TurnStarted("T-9", "m-1", stored=True)]
+    [start] = dialogue.sent[1:]
+    assert (start["method"], start["params"]["threadId"]) == ("turn/start", "T-9")
+    assert [part["text"] for part in start["params"]["input"]] == ["Hi"]
+
+
+def test_a_resumed_thread_counts_only_the_tokens_of_this_turn() -> None:
+    dialogue = stored(reopens=THREAD)
+    dialogue.agent_answers("thread/resume", {"thread": {"id": THREAD}})
+    before = {"total": {"inputTokens": 100, "outputTokens": 20}}
+    dialogue.agent_notifies("thread/tokenUsage/updated", turnId="before", tokenUsage=before)
+    dialogue.agent_answers("turn/start", {"turn": {"id": TURN}})
+    total = {"total": {"inputTokens": 150, "outputTokens": 23}}
+    dialogue.agent_notifies("thread/tokenUsage/updated", tokenUsage=total)
+    told = [event.usage for event in dialogue.events if isinstance(event, UsageReported)]
+    assert told == [Usage(input=50, output=3)]
+
+
+def test_a_resumed_thread_asks_for_its_calls_one_by_one() -> None:
+    dialogue = reopened()
+    dialogue.wants_output(1)
+    assert [each.call_id for each in dialogue.events if isinstance(each, ToolCallRequested)] == ["call_1"]
+    assert dialogue.turn.can_resume
+    assert dialogue.client_replies("call_1", SUNNY)["id"] == 1
+    dialogue.wants_output(2)
+    assert [each.call_id for each in dialogue.events if isinstance(each, ToolCallRequested)] == [
+        "call_1",
+        "call_2",
+    ]
+
+
+@pytest.mark.parametrize("make", [lambda: stored().start(), reopened])
+def test_a_stored_thread_is_unloaded_after_its_turn_so_that_others_can_use_it(make: object) -> None:
+    dialogue = make()  # type: ignore[operator]
+    dialogue.ends()
+    assert dialogue.events[-1] == TurnEnded(Stop.STOP)
+    assert not dialogue.turn.can_resume
+    dialogue.take(dialogue.turn.interrupt())
+    assert dialogue.methods[-1] == "thread/unsubscribe"
+    dialogue.agent_answers("thread/unsubscribe", {"status": "unsubscribed"})
+    assert not dialogue.turn.finished, "it is loaded"
+    dialogue.agent_notifies("thread/closed")
+    assert dialogue.turn.finished
+
+
+def test_a_stored_thread_that_cannot_be_unsubscribed_holds_nothing_up() -> None:
+    dialogue = stored().start()
+    dialogue.ends()
+    dialogue.take(dialogue.turn.interrupt())
+    dialogue.agent_refuses("thread/unsubscribe", "no")
+    assert dialogue.turn.finished
+
+
+def test_a_thread_that_another_process_has_fails_the_turn() -> None:
+    dialogue = stored(reopens=THREAD)
+    dialogue.agent_refuses("thread/resume", f"thread {THREAD} already has an active writer")
+    failure = dialogue.end.failure
+    assert failure is not None
+    assert failure.kind is FaultKind.CONFLICT
+    assert failure.message.startswith("This conversation is open in a terminal.")
+    assert not dialogue.turn.lost
+    dialogue.take(dialogue.turn.interrupt())
+    assert dialogue.turn.finished
+
+
+@pytest.mark.parametrize(
+    "refusal", [f"no rollout found for thread id {THREAD}", f"session {THREAD} is archived.", "whatever"]
+)
+def test_a_thread_that_cannot_be_resumed_is_lost_and_says_nothing(refusal: str) -> None:
+    dialogue = stored(reopens=THREAD)
+    dialogue.agent_refuses("thread/resume", refusal)
+    assert dialogue.turn.lost
+    assert dialogue.events == []
+    dialogue.take(dialogue.turn.interrupt())
+    assert dialogue.turn.finished

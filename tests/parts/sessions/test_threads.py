@@ -1,0 +1,204 @@
+"""The agent's own session behind a session: it goes on from turn to turn, is named, and is deleted with the session."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from codex_proxy.agents.codex_app_server.wire import OPEN_ELSEWHERE
+from codex_proxy.core.faults import Fault, FaultKind
+from tests.access.keyed import key_of, keyed_proxy
+from tests.http.serving import fake_proxy
+from tests.parts.sessions.driving import CANCEL, WEATHER, AgentsClient, message, text_of
+from tests.parts.sessions.test_folders import hosted
+from tests.waiting import eventually
+
+ECHO = "[[fake:echo]]"
+"""Has the agent tell its history."""
+
+
+@asynccontextmanager
+async def served(folder: Path, **settings: Any) -> AsyncIterator[AgentsClient]:
+    async with fake_proxy(folder, fake_dialect="app-server", **settings) as proxy:
+        yield AgentsClient(proxy)
+
+
+async def new_session(client: AgentsClient, folder: Path, **more: Any) -> str:
+    return (await client.post("/sessions", hosted(folder, **more)))["id"]  # type: ignore[no-any-return]
+
+
+async def thread_of(client: AgentsClient, id: str) -> str | None:
+    return (await client.ask("GET", f"/sessions/{id}")).headers.get("x-codex-thread")
+
+
+async def history_of(client: AgentsClient, id: str, *texts: str) -> list[str]:
+    """Sends messages, of which the last asks the agent for the texts of its history."""
+    told = await client.turn(id, message(*texts[:-1], f"{texts[-1]} {ECHO}"))
+    assert told[-2]["type"] == "agent.session.turn.completed", told[-2]
+    said = json.loads(text_of(told[-3]["item"]))["history"]
+    return [each["text"].removesuffix(f" {ECHO}") for each in said if each.get("role") == "user"]
+
+
+async def test_later_turns_go_on_with_the_agents_own_session(tmp_path: Path) -> None:
+    async with served(tmp_path) as client:
+        id = await new_session(client, tmp_path)
+        assert await thread_of(client, id) is None
+        assert await history_of(client, id, "one") == ["one"]
+        thread = await thread_of(client, id)
+        assert thread
+        assert await history_of(client, id, "two", "three") == ["one", "two", "three"]
+        assert await thread_of(client, id) == thread
+
+
+async def test_the_streams_and_changes_of_a_session_name_its_thread(tmp_path: Path) -> None:
+    async with served(tmp_path) as client:
+        id = await new_session(client, tmp_path)
+        await client.turn(id, message("one"))
+        changed = await client.ask("POST", f"/sessions/{id}", {"metadata": {"a": "b"}})
+        url = f"{client.proxy.url}/v1/agents/sessions/{id}/events"
+        async with client.proxy.session.get(url, headers={"OpenAI-Beta": "agents=v1"}) as stream:
+            named = [stream.headers["x-codex-thread"], changed.headers["x-codex-thread"]]
+        assert named == [await thread_of(client, id)] * 2
+
+
+async def test_a_session_of_another_key_names_no_thread(tmp_path: Path) -> None:
+    async with keyed_proxy(tmp_path, {"one": {}, "two": {}}, fake_dialect="app-server") as proxy:
+        one, two = AgentsClient(proxy, key_of("one")), AgentsClient(proxy, key_of("two"))
+        id = await new_session(one, tmp_path)
+        await one.turn(id, message("one"))
+        assert await thread_of(one, id)
+        answer = await two.ask("GET", f"/sessions/{id}")
+        assert (answer.status, answer.headers.get("x-codex-thread")) == (404, None)
+
+
+async def test_a_session_without_a_folder_has_no_thread(tmp_path: Path) -> None:
+    async with served(tmp_path) as client:
+        id = await client.idle_session()
+        assert await thread_of(client, id) is None
+
+
+async def test_a_thread_that_is_gone_is_replaced_by_one_with_the_whole_conversation(tmp_path: Path) -> None:
+    async with served(tmp_path) as client:
+        id = await new_session(client, tmp_path)
+        await history_of(client, id, "one")
+        thread = await thread_of(client, id)
+    async with served(tmp_path) as client:  # the fake agent's threads end with its process
+        assert await thread_of(client, id) == thread
+        assert await history_of(client, id, "two") == ["one", "two"]
+        replaced = await thread_of(client, id)
+        assert replaced not in (thread, None)
+        assert await history_of(client, id, "three") == ["one", "two", "three"]
+        assert await thread_of(client, id) == replaced
+
+
+@pytest.mark.parametrize("change", [{"tools": [WEATHER]}, {"reasoning": {"effort": "low"}}])
+async def test_only_what_a_thread_cannot_change_begins_another_one(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    async with served(tmp_path) as client:
+        id = await new_session(client, tmp_path)
+        await history_of(client, id, "one")
+        thread = await thread_of(client, id)
+        await client.post(f"/sessions/{id}", {"agent": change})
+        assert await history_of(client, id, "two") == ["one", "two"]
+        assert (await thread_of(client, id) == thread) is ("tools" not in change)
+
+
+async def test_a_message_that_the_thread_did_not_take_reaches_it_with_the_next_one(tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    async with served(tmp_path) as client:
+        id = await new_session(client, folder)
+        await history_of(client, id, "one")
+        thread = await thread_of(client, id)
+        folder.rmdir()
+        told = await client.turn(id, message("two"))
+        assert told[-3]["type"] == "agent.session.turn.failed"
+        folder.mkdir()
+        assert await history_of(client, id, "three") == ["one", "two", "three"]
+        assert await thread_of(client, id) == thread
+
+
+async def test_a_cancelled_turn_that_waited_lets_go_of_its_thread(tmp_path: Path) -> None:
+    async with served(tmp_path) as client:
+        id = await new_session(client, tmp_path, agent={"model": "codex-5", "tools": [WEATHER]})
+        async with client.following(id) as reader:
+            await client.send(id, message("[[fake:tool_call]]"))
+            await reader.until("agent.session.requires_action")
+            thread = await thread_of(client, id)
+            await client.send(id, CANCEL)
+            await reader.until("agent.session.idle")
+        services = client.proxy.server.runs.services
+        await eventually(
+            lambda: not services.idle_sessions and not client.proxy.server.agent.processes().busy
+        )
+        assert (await history_of(client, id, "two"))[-1] == "two"
+        assert await thread_of(client, id) == thread
+
+
+# --- deleting -------------------------------------------------------------------------------------
+
+
+async def test_a_deleted_session_takes_all_of_its_threads_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deleted: list[str] = []
+
+    async def delete(id: str) -> None:
+        deleted.append(id)
+
+    async with served(tmp_path) as client:
+        id = await new_session(client, tmp_path)
+        await client.turn(id, message("one"))
+        first = await thread_of(client, id)
+        await client.post(f"/sessions/{id}", {"agent": {"tools": [WEATHER]}})
+        await client.turn(id, message("two"))
+        second = await thread_of(client, id)
+        monkeypatch.setattr(client.proxy.server.agent, "delete_session", delete)
+        await client.delete(f"/sessions/{id}")
+        assert deleted == [first, second]
+
+
+async def test_a_session_that_is_open_in_a_terminal_is_not_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(id: str) -> None:
+        raise Fault(OPEN_ELSEWHERE)
+
+    async with served(tmp_path) as client:
+        id = await new_session(client, tmp_path)
+        await client.turn(id, message("one"))
+        with monkeypatch.context() as patched:
+            patched.setattr(client.proxy.server.agent, "delete_session", refuse)
+            answer = await client.ask("DELETE", f"/sessions/{id}")
+        assert (answer.status, answer.error["type"]) == (409, "conflict_error")
+        assert "terminal" in answer.error["message"]
+        await client.delete(f"/sessions/{id}")
+
+
+async def test_a_session_is_deleted_also_where_its_thread_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(id: str) -> None:
+        raise Fault.of(FaultKind.SPAWN_FAILED, "The agent is missing.")
+
+    async with served(tmp_path) as client:
+        id = await new_session(client, tmp_path)
+        await client.turn(id, message("one"))
+        monkeypatch.setattr(client.proxy.server.agent, "delete_session", fail)
+        await client.delete(f"/sessions/{id}")
+
+
+async def test_the_agent_forgets_a_deleted_session_whose_thread_is_gone_already(tmp_path: Path) -> None:
+    async with served(tmp_path) as client:
+        id = await new_session(client, tmp_path)
+        await client.turn(id, message("one"))
+        thread = await thread_of(client, id)
+        assert thread
+        await client.proxy.server.agent.delete_session(thread)
+        await client.delete(f"/sessions/{id}")
