@@ -5,8 +5,11 @@ for the next, for each mode in use. A process that does nothing else is asked fo
 from __future__ import annotations
 
 import asyncio
+import re
+import shutil
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -160,6 +163,7 @@ async def request_initialize(command: Command) -> InitializeResult:
 
 log = structlog.get_logger(__name__)
 
+SESSION_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 RESTOCK_SECONDS: Final = 0.3
 """Seconds from a turn that takes the waiting process to the start of the next one, which would slow the turn's
 beginning.
@@ -188,10 +192,21 @@ class ClaudeProcesses(msgspec.Struct, frozen=True):
     """Whether the release is one that takes the mark of texts that nobody typed."""
     advice: str = ""
     """What the operator should do if a process cannot be started; may be empty."""
+    sessions: str = ""
+    """The program's folder with the stored sessions."""
     kept: int = 4
     """Maximum processes without a running turn: one that waits for each mode in use, and at least one of a conversation
     that may continue.
     """
+
+
+def delete_stored(folder: str, id: str) -> None:
+    """Deletes the files of a stored session, if they are there, in the `folder` of the sessions of all workspaces."""
+    if not SESSION_ID.fullmatch(id):
+        return
+    for file in Path(folder).glob(f"*/{id}.jsonl"):
+        shutil.rmtree(file.with_suffix(""), ignore_errors=True)
+        file.unlink(missing_ok=True)
 
 
 class ClaudeCodeAgent(PooledAgent[LaunchKey, ChildTransport]):
@@ -214,11 +229,14 @@ class ClaudeCodeAgent(PooledAgent[LaunchKey, ChildTransport]):
             spare_uses=1,
             spare_delay=RESTOCK_SECONDS,
         )
+        once = msgspec.structs.replace(
+            limits, spare_uses=0
+        )  # a waiting process would have read an old session
         self.pool = ProcessPool(
             self.name,
             lambda key: ChildTransport(),
             lambda transport, key: transport.start(self._command(key)),
-            lambda key: limits,
+            lambda key: once if key.session else limits,
             max_idle=processes.kept,
         )
 
@@ -270,7 +288,8 @@ class ClaudeCodeAgent(PooledAgent[LaunchKey, ChildTransport]):
             turn = msgspec.structs.replace(turn, workdir=self._processes.empty_folder)
             key = LaunchKey("model", turn.workdir)
         else:
-            key = LaunchKey("agent", turn.workdir, turn.sandbox)
+            stored = turn.stored_session
+            key = LaunchKey("agent", turn.workdir, turn.sandbox, None if stored is None else stored.id)
         if turn.model == "default":
             turn = msgspec.structs.replace(turn, model="")
         spoken = await beside_the_loop(partial(conversation, turn.history), long=is_long(turn.history))
@@ -286,6 +305,9 @@ class ClaudeCodeAgent(PooledAgent[LaunchKey, ChildTransport]):
         assert isinstance(transport, ChildTransport)
         self.pool.restarts += session.ran_before and transport.exit is not None and not transport.has_printed
         await transport.release(finished=finished)
+
+    async def delete_session(self, id: str) -> None:
+        await asyncio.to_thread(delete_stored, self._processes.sessions, id)
 
     # --- what is known of it --------------------------------------------------------------------
 

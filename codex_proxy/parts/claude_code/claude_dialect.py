@@ -29,7 +29,6 @@ from codex_proxy.core.events import (
     Stop,
     ToolCallRequested,
     TurnEnded,
-    TurnStarted,
     Usage,
     UsageReported,
 )
@@ -128,6 +127,11 @@ DENIED: Final = "This server allows no more than its sandbox does: the turn is {
 
 
 class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
+    stores_sessions = True
+    reopen_id = ""  # the client names a stored session; another one cannot be opened again
+    lost = False
+    """Whether the stored session could not be opened again."""
+
     def __init__(self, *, takes_mark: bool = True, spoken: Conversation | None = None) -> None:
         """`spoken`: the turn's history, if it is converted already."""
         self._tools: dict[str, Tool] = {}
@@ -142,7 +146,9 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         self._usage = TurnUsage()
         self._reported_usage = Usage()
         self._step_open = False
-        self._started = False
+        self._started = self._reopened = False
+        self._own_model = ""
+        """The model that the program has named."""
         self._error_code: str | None = None
 
     # --- the dialect ----------------------------------------------------------------------------
@@ -150,6 +156,13 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
     @property
     def finished(self) -> bool:
         return self._state in (TurnState.REUSABLE, TurnState.ENDED)
+
+    def reopen(self, turn: Turn, reopen_id: str, new_items: Sequence[HistoryItem]) -> Step:
+        """Starts the turn on the stored session with which the process was started."""
+        self._reopened = True
+        spoken = self._spoken or conversation(turn.history)
+        self._spoken = Conversation(spoken.system, lines_of(new_items))
+        return self.begin(turn)
 
     def begin(self, turn: Turn) -> Step:
         self._tools = {model_name(tool.name): tool for tool in turn.tools}
@@ -266,12 +279,18 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
     def _on_system(self, message: Message, line: bytes) -> None:
         if message.subtype == "init":
             self._session_id = message.session_id or self._session_id
-            if not self._started:
-                self._started = True
-                self._events.append(TurnStarted(self._session_id, message.model or self._turn.model))
+            self._own_model = message.model or self._turn.model
+            self._tell_start()
         elif message.subtype == "api_retry" and self._state is TurnState.ACTIVE:
             self._step_open = False
             self._events.append(retry_event(decode_part(line, Retry)))
+
+    def _tell_start(self) -> None:
+        """Tells the session, once. One that is stored has to have the whole history."""
+        begun = self._state is TurnState.ACTIVE or self._turn.stored_session is None
+        if begun and self._session_id and not self._started:
+            self._started = True
+            self._note_start(self._own_model)
 
     # --- the beginning --------------------------------------------------------------------------
 
@@ -305,6 +324,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             self._reader.begin_turn()
             self._error_code = None
             self._step_open = False
+            self._tell_start()
 
     # --- the model ------------------------------------------------------------------------------
 
@@ -457,7 +477,9 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
     # --- the end --------------------------------------------------------------------------------
 
     def _on_result(self, result: Result) -> None:
-        if self._state is TurnState.FEEDING:
+        if self._state is TurnState.STARTING:
+            self.lost = self._reopened and result.is_error
+        elif self._state is TurnState.FEEDING:
             if result.is_error:
                 self._fail_by_result(result)
             else:

@@ -58,8 +58,10 @@ async def make(context: AgentContext) -> Agent:
         raise NoAgentError(NO_VERSION.format(program))
     empty = context.state_dir / "empty"
     make_folder(empty)
-    unreadable = unreadable_paths(settings)
     environment, limits = claude_environment(context), context.child_limits
+    home = environment.get("CLAUDE_CONFIG_DIR") or os.path.join(environment.get("HOME", ""), ".claude")
+    sessions = os.path.join(home, "projects")
+    unreadable = (*unreadable_paths(settings), sessions)
 
     def command(key: LaunchKey) -> Command:
         return Command(claude_argv(program, key, unreadable), environment, key.cwd, limits=limits)
@@ -77,6 +79,7 @@ async def make(context: AgentContext) -> Agent:
         command=command,
         empty_folder=str(empty),
         warm=warm,
+        sessions=sessions,
         kept=min(64, max(1, settings.kept_threads // 8)),
         knows_mark=version >= FIRST_WITH_MARK,
         advice=OLD_RELEASE.format(version_text(version), version_text(NEWEST_TESTED))

@@ -21,13 +21,13 @@ from codex_proxy.parts.claude_code.messages import CLIENT_SERVER
 CAPABILITIES: Final[frozenset[Capability]] = frozenset({
     "history", "client_tools", "tool_replies", "structured_output", "images", "plain_model",
     "system_prompt", "exact_usage", "stop_reasons", "parallel_calls", "model_choice", "effort",
+    "stored_sessions",
 })  # fmt: skip
 
 COMMON_ARGUMENTS: Final = (
     "-p", "--input-format", "stream-json", "--output-format", "stream-json",
     "--include-partial-messages",  # deltas, not whole messages alone
     "--verbose",  # without it the program prints the result alone
-    "--no-session-persistence",  # nothing of a client's conversation is written to the user's home
     "--allowedTools", f"mcp__{CLIENT_SERVER}",  # the client's own tools are the client's affair
 )  # fmt: skip
 PLAIN_ARGUMENTS: Final = (
@@ -87,22 +87,30 @@ mentions.
 _VERSION: Final = re.compile(r"^(\d{1,6})\.(\d{1,6})\.(\d{1,6})\b.*Claude Code", re.MULTILINE)
 
 
+NOT_STORED: Final = "--no-session-persistence"
+"""Nothing of a client's conversation is written to the user's home, unless it is to be continued there."""
+
+
 class LaunchKey(msgspec.Struct, frozen=True):
     """What is fixed at a process's start."""
 
     mode: Mode
     cwd: str
     sandbox: Sandbox = "read-only"
+    session: str | None = None
+    """The id of the stored session that goes on; empty: a new one is stored; None: nothing is."""
 
 
 def claude_argv(program: str, key: LaunchKey, unreadable: Iterable[str] = ()) -> tuple[str, ...]:
     """Returns the command line. The agent's own tools may not read `unreadable`, absolute paths."""
     if key.mode == "model":
-        return (program, *COMMON_ARGUMENTS, *PLAIN_ARGUMENTS)
+        return (program, *COMMON_ARGUMENTS, NOT_STORED, *PLAIN_ARGUMENTS)
     tools = READ_TOOLS if key.sandbox == "read-only" else WORK_TOOLS
+    storing = [NOT_STORED] if key.session is None else ["--resume", key.session] if key.session else []
     argv = [
         program,
         *COMMON_ARGUMENTS,
+        *storing,
         *AGENT_ARGUMENTS,
         "--permission-mode",
         MODES[key.sandbox],
