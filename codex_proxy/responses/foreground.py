@@ -144,7 +144,7 @@ class ResponseReader:
         if frames:
             self._next = frames[-1][0] + 1
         has_end = self._was_ended or self._response.buffer.complete
-        if self.finished and self._response.streams and not (has_end or self.refusal):
+        if self._frames.finished and self._response.streams and not (has_end or self.refusal):
             self._was_ended = True
             return [*frames, *self.missing_end(self._response.failure or UNFORESEEN)]
         return frames

@@ -217,7 +217,9 @@ async def start_run(service: ResponsesService, prepared: PreparedResponse) -> Ru
     """Starts the turn with the server's tools. Raises `Fault`, also for a `tool_choice` or approved call of an unknown
     tool.
     """
-    turn, tools = await _with_server_tools(service, prepared)
+    turn, tools = prepared.turn, ServerTools()
+    if service.admission.has_server_tools and not prepared.parsed.compacts:
+        turn, tools = await _with_server_tools(service, prepared)
     return await service.runs.start(
         turn,
         prepared.owner,
@@ -247,8 +249,6 @@ async def try_to_start(service: ResponsesService, prepared: PreparedResponse) ->
 async def _with_server_tools(
     service: ResponsesService, prepared: PreparedResponse
 ) -> tuple[Turn, ServerTools]:
-    if not service.admission.has_server_tools or prepared.parsed.compacts:
-        return prepared.turn, ServerTools()
     parsed, context = prepared.parsed, prepared.context
     request = McpRequest(
         offers=parsed.mcp,

@@ -244,7 +244,8 @@ class RunningResponse(ABC):
         return (events if ended is None else events[:-1]), ended
 
     async def _render(self, events: Sequence[Event]) -> None:
-        await self._work_on_answer(partial(self._renderer.feed, events), long=have_an_end(events))
+        long = self.has_long_answer and have_an_end(events)
+        await self._work_on_answer(partial(self._renderer.feed, events), long=long)
         if self._told is not None and not self._renderer.ended:
             self._renderer.break_off(self._told)  # it was told while the thread worked
 

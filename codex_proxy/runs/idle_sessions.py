@@ -86,7 +86,7 @@ class HistoryDigests:
         while start and _is_assistant(history[start - 1]):  # they share a digest with the items
             start -= 1
         seen, _ = self.compute()
-        shared, _ = item_digests(history[start:])
+        shared = item_digests(history[start:])[0] if start < len(history) else ()
         added, _ = item_digests((*history[start:], *items))
         return seen[: len(seen) - len(shared)] + added
 

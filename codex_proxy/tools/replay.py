@@ -58,7 +58,7 @@ class RememberedTurn(msgspec.Struct, frozen=True):
     """The ids of all calls of the last step, in order."""
     visible: list[str]
     """The ids of calls that the client got, in order."""
-    said: str
+    said: str = ""
     """The assistant's text before the calls, as the client saw it."""
     model: str = ""
     """The model and its provider; no other model can read the encrypted reasoning."""
@@ -95,15 +95,20 @@ def entries_of(
     keys = [call_key(call) for call in visible_calls(policy)]
     if not keys:
         return {}
-    turn = remembered_turn(raw, policy, identity, plain=plain)
-    return {keys[0]: msgspec.json.encode(msgspec.structs.replace(turn, calls_key=key_of_all(keys)))}
+    turn = msgspec.structs.replace(
+        remembered_turn(raw, policy, identity, plain=plain),
+        said=assistant_text(assistant_messages(raw)),
+        calls_key=key_of_all(keys),
+    )
+    return {keys[0]: msgspec.json.encode(turn)}
 
 
 def remembered_turn(
     raw: Sequence[bytes], policy: ToolPolicy, identity: str, *, plain: bool = False
 ) -> RememberedTurn:
-    """Returns what to remember. `raw` are the model's items, `identity` names model and provider, `plain`: the agent
-    has no tools of its own. Calls without an output get one: cut off, or an error if `plain`.
+    """Returns what to remember but for the text and the key. `raw` are the model's items, `identity` names model and
+    provider, `plain`: the agent has no tools of its own. Calls without an output get one: cut off, or an error if
+    `plain`.
     """
     items = [msgspec.Raw(clean_item(each)) for each in raw]
     hidden = {answered.output.call_id: output_content(answered.output.parts) for answered in policy.hidden}
@@ -120,7 +125,6 @@ def remembered_turn(
         hidden=cut_off | hidden,
         calls=list(unanswered),
         visible=visible,
-        said=assistant_text(assistant_messages(raw)),
         model=identity,
     )
 

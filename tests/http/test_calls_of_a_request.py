@@ -72,8 +72,8 @@ async def calls_of(proxy: Proxy, path: str, body: dict[str, Any]) -> Counter[str
         ("/v1/chat/completions", {"messages": MESSAGES, "stream": True}, 480, 44),
         ("/v1/messages", {"messages": MESSAGES, "max_tokens": 9, "stream": True}, 486, 44),
         ("/v1/messages", {"messages": MESSAGES, "max_tokens": 9}, 492, 44),
-        ("/v1/responses", {"input": "Hi", "store": False, "stream": True}, 592, 50),
-        ("/v1/responses", {"input": "Hi", "stream": True}, 716, 56),
+        ("/v1/responses", {"input": "Hi", "store": False, "stream": True}, 587, 50),
+        ("/v1/responses", {"input": "Hi", "stream": True}, 708, 56),
         ("/api/chat", {"messages": MESSAGES}, 497, 47),
     ],
 )

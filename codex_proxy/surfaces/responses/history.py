@@ -131,6 +131,8 @@ class _Reader:
 
     def finish_calls(self) -> None:
         """Leaves out calls that were cut off, and answers approvals. Raises `Fault` for other calls without output."""
+        if not self._calls and self._mcp is None:
+            return
         unanswered = [call for call in self._calls.values() if call.call_id not in self._answered]
         for call in unanswered:
             if call.call_id not in self._cut:
@@ -143,7 +145,8 @@ class _Reader:
             self.entries = list(_complete_calls(self.entries, dropped, outputs))
 
     def _add(self, index: int, *parts: HistoryItem) -> None:
-        self.entries += [HistoryEntry(index, part) for part in parts]
+        for part in parts:
+            self.entries.append(HistoryEntry(index, part))
 
     def _place(self, index: int) -> str:
         return "input" if index < self._earlier else f"input[{index - self._earlier}]"
@@ -235,7 +238,7 @@ def _part(part: ItemDict) -> Part:
 
 def _message(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
     role = _ROLES.get(item["role"], "developer")
-    parts = tuple(_part(part) for part in item["content"])
+    parts = tuple([_part(part) for part in item["content"]])
     if role == "assistant":
         parts = tuple(part for part in parts if not (isinstance(part, TextPart) and not part.text))
     if not parts:
