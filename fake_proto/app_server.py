@@ -10,7 +10,6 @@ from fake_proto.agent import RpcAgent, RpcError
 from fake_proto.app_shapes import CONTEXT_WINDOW, VERSION, rate_limits, raw, thread_started, turn, usage
 from fake_proto.app_thread import AppThread, input_items, refusal_of
 from fake_proto.app_turn import AppTurn
-from fake_proto.request import Request
 from fake_proto.script import Script
 
 TYPE_CHECKING = False
@@ -47,6 +46,7 @@ class AppServerAgent(RpcAgent):
             "thread/delete": self._thread_delete,
             "thread/inject_items": self._inject_items,
             "turn/start": self._turn_start,
+            "turn/steer": self._turn_steer,
             "turn/interrupt": self._turn_interrupt,
             "thread/unsubscribe": self._unsubscribe,
             "thread/backgroundTerminals/clean": self._clean_terminals,
@@ -167,11 +167,8 @@ class AppServerAgent(RpcAgent):
         thread.model = params.get("model") or thread.model
         thread.effort = params.get("effort") or thread.effort
         thread.items.extend(items)
-        request = Request("app-server", thread.model, list(thread.items))
-        request.effort, request.summary = thread.effort, params.get("summary")
-        request.output_schema = params.get("outputSchema")
-        request.instructions = thread.instructions
-        request.tools, request.offered = thread.tools, thread.offered
+        thread.summary, thread.output_schema = params.get("summary"), params.get("outputSchema")
+        request = thread.request()
         script = Script(request, self.settings, self.faults)
         self.responses = max(self.responses, request.highest_response())
         if thread.turn is not None:
@@ -186,6 +183,15 @@ class AppServerAgent(RpcAgent):
         result = {"turn": {**turn(turn_id, "inProgress"), "startedAt": None}}
         self.answer(identifier, result, script.faults)
         running.start(params["input"])
+
+    def _turn_steer(self, identifier: Any, params: Params) -> None:
+        running, expected = self._thread(params).turn, params["expectedTurnId"]
+        if running is None:
+            raise RpcError("no active turn to steer")
+        if running.identifier != expected:
+            raise RpcError(f"expected active turn id `{expected}` but found `{running.identifier}`")
+        running.inputs.append((params.get("clientUserMessageId"), params["input"]))
+        self.answer(identifier, {"turnId": running.identifier}, running.script.faults)
 
     def _turn_interrupt(self, identifier: Any, params: Params) -> None:
         thread = self._thread(params)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fake_proto.request import Request
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -21,8 +23,10 @@ class AppThread:
         "items",
         "model",
         "offered",
+        "output_schema",
         "raw",
         "subscribed",
+        "summary",
         "tools",
         "total",
         "turn",
@@ -41,6 +45,16 @@ class AppThread:
         self.total = {"input": 0, "cached": 0, "output": 0, "reasoning": 0}
         self.turn: AppTurn | None = None
         self.subscribed = True
+        self.summary: str | None = None
+        self.output_schema: Any = None
+
+    def request(self) -> Request:
+        """Returns what the model gets now."""
+        request = Request("app-server", self.model, list(self.items))
+        request.effort, request.summary, request.output_schema = self.effort, self.summary, self.output_schema
+        request.instructions = self.instructions
+        request.tools, request.offered = self.tools, self.offered
+        return request
 
 
 def offered_tools(tools: list[dict[str, Any]] | None) -> list[dict[str, Any]]:

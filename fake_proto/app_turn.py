@@ -6,8 +6,10 @@ from collections import deque
 
 from fake_proto import app_shapes as shapes
 from fake_proto.app_activity import ACTIVITIES
+from fake_proto.app_thread import input_items
 from fake_proto.faults import Faults
 from fake_proto.request import output_text
+from fake_proto.script import Script
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from fake_proto.app_server import AppServerAgent
     from fake_proto.app_thread import AppThread
     from fake_proto.loop import Task
-    from fake_proto.script import Script, Step
+    from fake_proto.script import Step
 
     Action = dict[str, Any]
     Waits = Iterator[float | None]
@@ -46,6 +48,8 @@ class AppTurn:
         self._calls_waiting: deque[Action] = deque()
         self._calls_asked: dict[int, Action] = {}
         self.reply: Action | None = None
+        self.inputs: list[tuple[str | None, list[Action]]] = []
+        """What the user has said since the model was last asked: the client's ids, and the parts."""
 
     def start(self, parts: list[Action]) -> None:
         """Sends `turn/started` and the user's message (`parts`: the input of `turn/start`), and starts the turn as a
@@ -56,17 +60,26 @@ class AppTurn:
         started = shapes.turn(self.identifier, "inProgress")
         self._notify("turn/started", {"threadId": thread.identifier, "turn": started})
         if parts:
-            content = thread.items[-1]["content"]
-            self.raw({"type": "message", "id": f"user_{self.identifier}", "role": "user", "content": content})
-            item = {
-                "type": "userMessage",
-                "id": f"item_{self.identifier}",
-                "clientId": None,
-                "content": parts,
-            }
-            self.item("started", item)
-            self.item("completed", item)
+            self._user_message(self.identifier, None, parts)
         self._task = self._agent.loop.start(self._run())
+
+    def _user_message(self, name: str, client_id: str | None, parts: list[Action]) -> None:
+        """Sends the user's message that is last in the thread, whose ids have this name."""
+        content = self._thread.items[-1]["content"]
+        self.raw({"type": "message", "id": f"user_{name}", "role": "user", "content": content})
+        item = {"type": "userMessage", "id": f"item_{name}", "clientId": client_id, "content": parts}
+        self.item("started", item)
+        self.item("completed", item)
+
+    def _take_inputs(self) -> None:
+        """Adds what the user has said to the thread, and makes the script of the model's answer to it."""
+        for client_id, parts in self.inputs:
+            self._thread.items.extend(input_items(parts))
+            self._user_message(f"{self.identifier}_{len(self._thread.items)}", client_id, parts)
+        self.inputs.clear()
+        request = self._thread.request()
+        self.script = Script(request, self._agent.settings, self._agent.faults)
+        self._outputs = request.outputs()
 
     def cut(self) -> None:
         """Stops the task and sends nothing: another `turn/start` continues the turn."""
@@ -179,29 +192,41 @@ class AppTurn:
         self._notify("account/rateLimits/updated", {"rateLimits": shapes.rate_limits(self.script.limits)})
 
     def _run(self) -> Waits:
-        script = self.script
-        if script.first:
-            yield script.first
-        for number in range(script.start, len(script)):
-            step = self._step = script.step(number, self._outputs)
+        number = self.script.start
+        if self.script.first:
+            yield self.script.first
+        while number < len(self.script):
+            step = self._step = self.script.step(number, self._outputs)
+            number += 1
             self._begin_response()
             for action in step.actions:
                 if action["do"] == "error":
                     yield from self._error(action)
                     return
                 yield from ACTIONS[action["do"]](self, action)
-            if step.end in ("length", "content_filter"):
-                yield from self._incomplete(step)
-                return
-            if self._thread.raw:
-                self._response_completed(step)
-            while self._calls_waiting or self._calls_asked:
-                yield None
-            self._report_usage(step)
-            if step.end == "interrupted":
-                self.end("interrupted")
-                return
+                if self.inputs and action["do"] == "message":  # it was cut
+                    break
+            else:
+                yield from self._end_step(step)
+                if self._thread.turn is None:
+                    return
+            if self.inputs:
+                self._take_inputs()
+                number = self.script.start
         self.end("completed")
+
+    def _end_step(self, step: Step) -> Waits:
+        """Ends the model's response, and waits for the outputs of its calls; or ends the turn."""
+        if step.end in ("length", "content_filter"):
+            yield from self._incomplete(step)
+            return
+        if self._thread.raw:
+            self._response_completed(step)
+        while self._calls_waiting or self._calls_asked:
+            yield None
+        self._report_usage(step)
+        if step.end == "interrupted":
+            self.end("interrupted")
 
     def _begin_response(self) -> None:
         self._agent.responses += 1
@@ -259,7 +284,10 @@ class AppTurn:
             return
         for delta in action["deltas"]:
             self.notify_turn("item/agentMessage/delta", itemId=identifier, delta=delta)
-            yield from self.script.pause()
+            for wait in self.script.pause():
+                yield wait
+                if self.inputs:  # it is not completed
+                    return
         if action.get("open"):
             return
         text = action["final"]

@@ -48,6 +48,8 @@ class ClaudeAgent(Agent):
         self._asked: dict[str, str] = {}
         """The method of each control request that has no answer yet, by the id of the request."""
         self._turn: ClaudeTurn | None = None
+        self._queue: list[tuple[str, list[Action]]] = []
+        """What the user has said while a turn runs: the ids of the lines, and the items."""
 
     # --- stdin --------------------------------------------------------------------------------------
 
@@ -66,10 +68,13 @@ class ClaudeAgent(Agent):
             if _is_command(items) and not message.get("text_not_typed"):
                 self._run_command()
                 return
-            self.items += items
             if message.get("shouldQuery", True):
-                self._begin()
+                self._queue.append((message.get("uuid", ""), items))
+                self._tell("queued", message.get("uuid", ""))
+                if self._turn is None:
+                    self._begin()
             else:
+                self.items += items
                 self.init()
                 self.result({"num_turns": 0, "result": ""})
 
@@ -103,7 +108,20 @@ class ClaudeAgent(Agent):
 
     # --- turns --------------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
+    def _tell(self, state: str, uuid: str) -> None:
+        if uuid:
+            self.send({"type": "command_lifecycle", "command_uuid": uuid, "state": state})
+
+    def take_queue(self) -> bool:
+        """Adds what the user has said to the conversation. Returns whether there was anything."""
+        taken, self._queue = self._queue, []
+        for uuid, items in taken:
+            self._tell("started", uuid)
+            self.items += items
+        return bool(taken)
+
+    def script(self) -> tuple[Script, list[str]]:
+        """Returns the script of the model's answer to the conversation, and the outputs since the user's last word."""
         request = Request("claude", self._model, self.items)
         request.instructions = [self._system] if self._system else []
         request.tools = [tool["name"] for tool in self.tools]
@@ -111,9 +129,13 @@ class ClaudeAgent(Agent):
             {"type": "function", "parameters": tool["inputSchema"], **tool} for tool in self.tools
         ]
         request.effort, request.output_schema = self._effort, self._schema
-        script = Script(request, self.settings, self.faults)
+        return Script(request, self.settings, self.faults), request.outputs()
+
+    def _begin(self) -> None:
+        self.take_queue()
+        script, outputs = self.script()
         self.init(script.faults)
-        self._turn = ClaudeTurn(self, script, request.outputs(), structured=self._schema is not None)
+        self._turn = ClaudeTurn(self, script, outputs, structured=self._schema is not None)
         self._turn.start()
 
     def _run_command(self) -> None:
@@ -124,14 +146,19 @@ class ClaudeAgent(Agent):
         self.result({"num_turns": 0, "result": ""})
 
     def turn_ended(self) -> None:
-        """Records that no turn runs any more. Called by the turn."""
+        """Records that no turn runs any more, and begins the next one with what the user has said. Called by the
+        turn.
+        """
         self._turn = None
+        if self._queue:
+            self._begin()
 
     # --- stdout -------------------------------------------------------------------------------------
 
     def init(self, faults: Faults | None = None) -> None:
         """Writes `system/init`, which precedes each turn. `faults`: as for `send`."""
-        self.send({"type": "system", "subtype": "init", "session_id": SESSION, "model": self._model}, faults)
+        head = {"type": "system", "subtype": "init", "session_id": SESSION, "model": self._model}
+        self.send({**head, "capabilities": ["msg_lifecycle_v1"]}, faults)
 
     def result(self, fields: Action, faults: Faults | None = None) -> None:
         """Writes `result`, which ends each turn, with these fields. `faults`: as for `send`."""

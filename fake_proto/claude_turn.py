@@ -49,6 +49,8 @@ class ClaudeTurn:
         self._structured = structured
         self._task: Task | None = None
         self._outputs = outputs
+        self._running: list[tuple[str, str, bool]] = []
+        """The commands that take their time: the call's id, the output, and whether they have failed."""
         self._waiting: dict[str, str] = {}
         """The calls without an output: the call's id by the id of the request for its output."""
         self._message = ""
@@ -86,23 +88,33 @@ class ClaudeTurn:
     # --- the steps ------------------------------------------------------------------------------------
 
     def _run(self) -> Waits:
-        script = self._script
         if not self._agent.signed_in:
             self._fail("Not logged in · Please run /login", None, "authentication_failed")
             return
-        if script.first:
-            yield script.first
-        for number in range(script.start, len(script)):
-            step = script.step(number, self._outputs)
+        number = self._script.start
+        if self._script.first:
+            yield self._script.first
+        while number < len(self._script):
+            step = self._script.step(number, self._outputs)
+            number += 1
             self._begin(step)
             for action in step.actions:
                 if action["do"] == "error":
                     self._error(action)
                     return
                 yield from ACTIONS[action["do"]](self, action)
+            acted = bool(self._waiting or self._running)
             self._end_step(step)
+            while self._running:
+                yield from self._script.pause()
+                call_id, output, failed = self._running.pop(0)
+                self._output(call_id, output, is_error=failed)
             while self._waiting:
                 yield None
+            if acted and self._agent.take_queue():
+                self._script, self._outputs = self._agent.script()
+                number = self._script.start
+                continue
             if step.end in ("length", "content_filter"):
                 self._result(stop_reason=STOPS[step.end])
                 return
@@ -120,7 +132,7 @@ class ClaudeTurn:
     def _end_step(self, step: Step) -> None:
         if step.usage is not None:
             self._usage = {part: self._usage[part] + step.usage[part] for part in self._usage}
-        stop = "tool_use" if self._waiting else STOPS.get(step.end, "end_turn")
+        stop = "tool_use" if self._waiting or self._running else STOPS.get(step.end, "end_turn")
         self._event("message_delta", delta={"stop_reason": stop}, usage=_tokens(step.usage))
         self._event("message_stop")
 
@@ -164,8 +176,13 @@ class ClaudeTurn:
             self._waiting[request] = call_id
 
     def play_command(self, action: Action) -> Waits:
-        output = "".join(action["output"])
-        yield from self._own("Bash", {"command": action["command"]}, output, failed=bool(action["exit_code"]))
+        given, output = {"command": action["command"]}, "".join(action["output"])
+        if action.get("takes_time"):
+            call_id = f"toolu_{self._agent.responses}_own_{self._index}"
+            self._running.append((call_id, output, bool(action["exit_code"])))
+            yield from self._call(call_id, "Bash", [json.dumps(given)], pauses=False)
+        else:
+            yield from self._own("Bash", given, output, failed=bool(action["exit_code"]))
 
     def play_file_change(self, action: Action) -> Waits:
         """Writes a call of `Write`. No file is changed."""
@@ -217,13 +234,14 @@ class ClaudeTurn:
         self._event("content_block_stop", index=self._index)
         self._index += 1
 
-    def _call(self, call_id: str, name: str, fragments: list[str]) -> Waits:
+    def _call(self, call_id: str, name: str, fragments: list[str], *, pauses: bool = True) -> Waits:
         block = {"type": "tool_use", "id": call_id, "name": name, "input": {}}
         self._event("content_block_start", index=self._index, content_block=block)
         for fragment in fragments:
             change = {"type": "input_json_delta", "partial_json": fragment}
             self._event("content_block_delta", index=self._index, delta=change)
-            yield from self._script.pause()
+            if pauses:
+                yield from self._script.pause()
         text = "".join(fragments)
         whole = {**block, "input": json.loads(text) if _is_json(text) else {}}
         message = {"id": self._message, "model": "fake-model", "role": "assistant", "content": [whole]}
