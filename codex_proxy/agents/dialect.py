@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 
 from codex_proxy.core.events import Event
-from codex_proxy.core.items import HistoryItem, Part
+from codex_proxy.core.items import HistoryItem, HistoryMessage, Part
 from codex_proxy.core.turn import Turn
 
 MAX_HELD: Final = 32 << 20
@@ -163,3 +163,14 @@ class ReopeningDialect(Protocol):
 
     def reopen(self, turn: Turn, reopen_id: str, new_items: Sequence[HistoryItem]) -> Step:
         """Starts the first turn on a closed session, which has not seen `new_items`. Replaces `begin`."""
+
+
+class SteerableDialect(Protocol):
+    """A `Dialect` whose agent takes further input of the client while it works on a turn."""
+
+    def steer(self, id: str, messages: Sequence[HistoryMessage]) -> Step:
+        """Gives the agent an input, or keeps it until the agent can take it. `InputTaken` with this id says that it is
+        a part of the turn, after all inputs that were given before. Without that the turn's end, or that of the
+        process, leaves it to the client: the agent will not act on it. Between two turns of the client it may be taken
+        by the next, while calls wait for their outputs.
+        """

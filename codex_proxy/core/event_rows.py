@@ -25,6 +25,7 @@ from codex_proxy.core.events import (
     FullText,
     HostedEvent,
     InputRequested,
+    InputTaken,
     ItemEnded,
     ItemStarted,
     Notice,
@@ -126,6 +127,7 @@ StoredEvent: TypeAlias = (
     | ApprovalRequested
     | InputRequested
     | RequestClosed
+    | InputTaken
     | ServedBy
     | Notice
 )

@@ -297,6 +297,14 @@ class RequestClosed(_Event, tag="request_closed", frozen=True, gc=False):
     request_id: str
 
 
+class InputTaken(_Event, tag="input_taken", frozen=True, gc=False):
+    """The agent has taken a further input of the client, which it was given under this id (`SteerableDialect`), into
+    the turn: what the model was writing is over, and it goes on with the input.
+    """
+
+    id: str
+
+
 class RawItem(_Event, tag="raw_item", frozen=True, gc=False):
     """An output item as the model gave it, to be sent back with its next call."""
 
@@ -369,6 +377,7 @@ Event: TypeAlias = (
     | ApprovalRequested
     | InputRequested
     | RequestClosed
+    | InputTaken
     | RawItem
     | AccountLimitsReported
     | ForwardedBytes

@@ -26,6 +26,7 @@ from codex_proxy.core.events import (
     FullText,
     HostedEvent,
     InputRequested,
+    InputTaken,
     ItemEnded,
     ItemStarted,
     Notice,
@@ -240,6 +241,14 @@ class TurnRepair:
             return
         self._step.complete()
         self._signs.model_answered = True
+        self.retrying, self.retries = None, 0
+        self._out.append(event)
+
+    def _on_input_taken(self, event: InputTaken) -> None:
+        """Ends what the model was writing, as incomplete: it does not go on with that."""
+        for held in [held for held in self._open_items if isinstance(held.item, Message | Reasoning)]:
+            self._close(held, "incomplete")
+        self._step.complete()
         self.retrying, self.retries = None, 0
         self._out.append(event)
 
@@ -513,6 +522,7 @@ HANDLERS: Final[dict[type, Callable[[TurnRepair, Any], None]]] = {
     UsageReported: TurnRepair._on_usage_reported,
     ApprovalRequested: TurnRepair._on_question,
     InputRequested: TurnRepair._on_question,
+    InputTaken: TurnRepair._on_input_taken,
     Retrying: TurnRepair._on_retrying,
 }
 """The methods by event; other events pass unchanged. Bound methods in each turn would be a reference cycle."""

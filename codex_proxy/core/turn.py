@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any, Final, Literal, TypeAlias, get_args
 
@@ -162,6 +162,13 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """The request that goes to the model server unchanged; the turn then has no history, tools or schema."""
 
     @property
+    def user_messages(self) -> tuple[HistoryMessage, ...]:
+        """The messages of the user in the history."""
+        return tuple(
+            item for item in self.history if isinstance(item, HistoryMessage) and item.role == "user"
+        )
+
+    @property
     def must_call(self) -> bool:
         choice = self.tool_choice
         return choice.required if isinstance(choice, NamedTools) else choice == "required"
@@ -186,6 +193,11 @@ def after_a_call(turn: Turn) -> Turn:
     if turn.hosted is not None:
         turn = msgspec.structs.replace(turn, hosted=msgspec.structs.replace(turn.hosted, required=False))
     return turn
+
+
+def with_items(turn: Turn, items: Sequence[HistoryItem]) -> Turn:
+    """Returns the turn with further items behind its history."""
+    return msgspec.structs.replace(turn, history=(*turn.history, *items))
 
 
 def without_content(turn: Turn) -> Turn:

@@ -24,6 +24,7 @@ from codex_proxy.responses.context import (
 )
 from codex_proxy.responses.service import RETRY_SECONDS, ResponsesService
 from codex_proxy.runs.run import Run
+from codex_proxy.runs.steered_inputs import SteeredInputs
 from codex_proxy.store.health import store_errors_as_faults
 from codex_proxy.store.leases import ConversationLease
 from codex_proxy.store.store import Store
@@ -213,9 +214,11 @@ def needs_saving(service: ResponsesService, parsed: ParsedResponse) -> bool:
     return is_stored(service, parsed) or parsed.conversation is not None
 
 
-async def start_run(service: ResponsesService, prepared: PreparedResponse) -> Run:
-    """Starts the turn with the server's tools. Raises `Fault`, also for a `tool_choice` or approved call of an unknown
-    tool.
+async def start_run(
+    service: ResponsesService, prepared: PreparedResponse, inputs: SteeredInputs | None = None
+) -> Run:
+    """Starts the turn with the server's tools. `inputs`: what its client says while it runs. Raises `Fault`, also for a
+    `tool_choice` or approved call of an unknown tool.
     """
     turn, tools = prepared.turn, ServerTools()
     if service.admission.has_server_tools and not prepared.parsed.compacts:
@@ -227,15 +230,18 @@ async def start_run(service: ResponsesService, prepared: PreparedResponse) -> Ru
         replay=prepared.replay,
         runner=tools.runner,
         first=tools.lists,
+        inputs=inputs,
     )
 
 
-async def try_to_start(service: ResponsesService, prepared: PreparedResponse) -> Run | None:
+async def try_to_start(
+    service: ResponsesService, prepared: PreparedResponse, inputs: SteeredInputs | None = None
+) -> Run | None:
     """Starts a turn that may wait for a place, as `start_run` does. Without a place it releases the conversation, and
     returns None after `RETRY_SECONDS`.
     """
     try:
-        return await start_run(service, prepared)
+        return await start_run(service, prepared, inputs)
     except Fault as fault:
         if fault.failure.kind is not FaultKind.CONCURRENCY_EXCEEDED:
             raise

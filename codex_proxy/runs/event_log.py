@@ -20,6 +20,7 @@ from codex_proxy.core.events import (
     ItemEnded,
     TurnEnded,
 )
+from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.own_errors import call_observer
 
 HIGH_WATER = 1 << 20
@@ -38,6 +39,10 @@ CUT_WATER = 32 << 20
 """Bytes that the slowest reader may be behind if the agent's process serves other turns and cannot be paused; then the
 turn fails.
 """
+TOO_SLOW = Failure(
+    FaultKind.TIMED_OUT,
+    f"The client left {CUT_WATER >> 20} MiB of the answer unread. Read faster, or ask for less.",
+)
 LONG_ANSWER = 1 << 20
 """Bytes of an answer's events from which on what repeats all of it takes long."""
 _ENDS = frozenset({ItemEnded, TurnEnded})

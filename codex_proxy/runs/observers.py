@@ -7,12 +7,14 @@ counts and kinds of events; its only text is a failure's message.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
+import structlog
 
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.sessions.session import AgentSession
@@ -36,11 +38,16 @@ from codex_proxy.core.faults import Failure
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.items import Activity, Item, McpCall, Message, Reasoning, ToolCall
 from codex_proxy.core.own_errors import call_observer
+from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.event_log import TurnObserver
 from codex_proxy.runs.server_calls import ToolRunner
 
+log = structlog.get_logger(__name__)
+
+PROGRESS_SECONDS: Final = 30.0
+"""Seconds between a running turn's lines in the log."""
 MAX_TURNS: Final = 500
 """Maximum ended turns that are remembered. Beyond it the owner with most loses its first one."""
 MAX_EVENTS: Final = 200
@@ -321,6 +328,29 @@ def activity_of(item: Item | None) -> str:
     if isinstance(item, Reasoning):
         return "thinking"
     return "waiting for the agent" if item is None else "calling a tool"
+
+
+class ProgressLines:
+    """Lines in the server's log that say what a turn does, every `PROGRESS_SECONDS`."""
+
+    def __init__(self, repair: TurnRepair, context: Context) -> None:
+        self._repair = repair
+        self._context = context
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, seconds: float = PROGRESS_SECONDS) -> None:
+        """Plans the line that says that the turn runs for so many seconds, and those behind it."""
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(PROGRESS_SECONDS, self._write, seconds, context=self._context)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _write(self, seconds: float) -> None:
+        log.info("turn_still_running", seconds=round(seconds), doing=activity_of(self._repair.open_item))
+        self.start(seconds + PROGRESS_SECONDS)
 
 
 def _kind_of(item: Item) -> str:

@@ -24,27 +24,29 @@ from codex_proxy.core.events import (
     Event,
     ForwardedBytes,
     InputRequested,
+    InputTaken,
     RawItem,
     ServedBy,
     Stop,
     TurnEnded,
     UsageReported,
 )
-from codex_proxy.core.faults import UNFORESEEN, Failure, Fault, FaultKind
-from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput, RawHistoryItem
+from codex_proxy.core.faults import UNFORESEEN, Failure, Fault
+from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput
 from codex_proxy.core.limits import TurnLimits
 from codex_proxy.core.own_errors import break_off_on_error, breaks_off, release_all
 from codex_proxy.core.repair import TurnRepair
-from codex_proxy.core.turn import Turn
-from codex_proxy.runs.event_log import CUT_WATER, HIGH_WATER, LOW_WATER, EventLog, TurnObserver
+from codex_proxy.core.turn import Turn, with_items
+from codex_proxy.runs.event_log import CUT_WATER, HIGH_WATER, LOW_WATER, TOO_SLOW, EventLog, TurnObserver
 from codex_proxy.runs.idle_sessions import HistoryDigests, ReusedSession
-from codex_proxy.runs.observers import TurnRecorder, TurnWatcher, activity_of, model_asked, observe
+from codex_proxy.runs.observers import ProgressLines, TurnRecorder, TurnWatcher, model_asked, observe
 from codex_proxy.runs.server_calls import ServerCalls, ToolRunner, approved_calls, with_outputs
 from codex_proxy.runs.services import RunServices, call_id_entry
+from codex_proxy.runs.steered_inputs import SteeredInputs
 from codex_proxy.runs.time_and_tokens import Deadlines, DeadlineWatch, TurnUsage, deadline_failure
 from codex_proxy.tools.attempt import Attempt
 from codex_proxy.tools.policy import PolicyResult, ToolOutput
-from codex_proxy.tools.replay import assistant_messages, clean_item, entries_of, output_id, visible_calls
+from codex_proxy.tools.replay import assistant_messages, entries_of, output_id, raw_history, visible_calls
 from codex_proxy.tools.schemas import TextCheck, Verdict
 from codex_proxy.workers.slots import Slot
 
@@ -53,20 +55,11 @@ log = structlog.get_logger(__name__)
 P = ParamSpec("P")
 Work = Callable[Concatenate["Run", P], Coroutine[Any, Any, None]]
 
-PROGRESS_SECONDS = 30.0
-"""Seconds between a running turn's lines in the log."""
-
-DECLINED = Decision(approve=False)
-
 HANDLED_EVENTS = frozenset(
-    {RawItem, ServedBy, UsageReported, ApprovalRequested, InputRequested, AccountLimitsReported}
+    {RawItem, ServedBy, UsageReported, ApprovalRequested, InputRequested, InputTaken, AccountLimitsReported}
 )
 
 SLOW_SCHEMA = "The schema in '{}' may take too long to compile: ask with a simpler one."
-TOO_SLOW = Failure(
-    FaultKind.TIMED_OUT,
-    f"The client left {CUT_WATER >> 20} MiB of the answer unread. Read faster, or ask for less.",
-)
 
 
 def _fails_turn_on_error(method: Callable[Concatenate[Run, P], None]) -> Callable[Concatenate[Run, P], None]:
@@ -112,6 +105,7 @@ class Run:
         *,
         runner: ToolRunner | None = None,
         replay: tuple[HistoryItem, ...] | None = None,
+        inputs: SteeredInputs | None = None,
         remembers: bool = True,
         durable: bool = True,
     ) -> None:
@@ -119,7 +113,7 @@ class Run:
         `RunScheduler.start`.
         """
         self.turn = turn
-        """The turn as the client asked for it, with its owner."""
+        """The turn as the client asked for it, with its owner; the history grows by the input that the agent takes."""
         self.attempt: Attempt
         """Set when `start` returns."""
         self._digests: HistoryDigests | None = None
@@ -131,15 +125,14 @@ class Run:
         self.upstream = ""  # the one that answers, of several
         self.continued = False
         """Whether the agent's session has seen the conversation so far."""
-        self._services, self._slot, self._running = services, slot, running
+        self._services, self._slot, self._running, self._inputs = services, slot, running, inputs
         self._runner, self._replay, self._remembers, self._durable = runner, replay, remembers, durable
         self._context = copy_context()
         """The request's context variables: events arrive in another context."""
-        self._progress: asyncio.TimerHandle | None = None
-        """The timer of the next line in the log."""
         self._awaited_events: frozenset[type[Event]] | None = None
         """The types of events that the attempt needs now; None: all."""
         self._repair = TurnRepair()
+        self._progress = ProgressLines(self._repair, self._context)
         self._agent = services.agent_of(turn)
         max_tokens = None if "max_tokens" in self._agent.capabilities else turn.max_tokens
         self._limits = TurnLimits(chars=max_chars, stop=turn.stop, max_tokens=max_tokens)
@@ -222,7 +215,7 @@ class Run:
             self._watch.pause()
             self._server_calls().begin_work(self._run_approved_calls())
         if not self._repair.ended:
-            self._plan_progress(PROGRESS_SECONDS)
+            self._progress.start()
 
     @_task_of_turn
     async def _run_approved_calls(self) -> None:
@@ -277,20 +270,15 @@ class Run:
             self._recorder.on_session(session)
         if reused is None:
             session.begin()
-            return
-        session.listener = self
-        session.resume(self.attempt.turn, reused.new_items)
-        for answered in reused.hidden:
-            session.answer(answered.request_id, ToolReply(answered.output.parts))
-
-    def _plan_progress(self, seconds: float) -> None:
-        loop = asyncio.get_running_loop()
-        self._progress = loop.call_later(PROGRESS_SECONDS, self._log_progress, seconds, context=self._context)
-
-    def _log_progress(self, seconds: float) -> None:
-        doing = activity_of(self._repair.open_item)
-        log.info("turn_still_running", seconds=round(seconds), doing=doing)
-        self._plan_progress(seconds + PROGRESS_SECONDS)
+        else:
+            session.listener = self
+            if self._inputs is not None:
+                self._inputs.on_resuming(session, reused.new_items)
+            session.resume(self.attempt.turn, reused.new_items)
+            for answered in reused.hidden:
+                session.answer(answered.request_id, ToolReply(answered.output.parts))
+        if self._inputs is not None:
+            self._inputs.on_begun(session)
 
     # --- what clients and this server's calls do ------------------------------------------------
 
@@ -411,7 +399,7 @@ class Run:
         self._append(events, size)
 
     def _handle_own_events(self, events: list[Event]) -> None:
-        """Keeps raw items, sums usage, declines requests, reports account limits. The events stay in the list."""
+        """Keeps raw items and input, sums usage, declines requests, reports account limits. The events stay."""
         for index, event in enumerate(events):
             kind = type(event)
             if kind not in HANDLED_EVENTS:
@@ -424,9 +412,20 @@ class Run:
                 events[index] = self._usage.add(event)  # type: ignore[arg-type]
             elif kind is ApprovalRequested or kind is InputRequested:
                 if self._session is not None:  # at once; the agent continues
-                    self._session.answer(event.request_id, DECLINED)  # type: ignore[union-attr]
+                    self._session.answer(event.request_id, Decision())  # type: ignore[union-attr]
+            elif kind is InputTaken:
+                self._take_input(event.id)  # type: ignore[union-attr]
             elif kind is AccountLimitsReported:
                 self._agent.limits.update(event.json)  # type: ignore[union-attr]
+
+    def _take_input(self, id: str) -> None:
+        """Adds an input, behind the answer so far, to the history from which a further attempt, or request, goes on."""
+        self._digests = self._digests or HistoryDigests(self.turn.history)
+        messages = () if self._inputs is None else self._inputs.on_taken(id, self._shown_messages())
+        added = (*raw_history(self.raw_items), *messages)
+        self.turn = with_items(self.turn, added)
+        self._replay = None if self._replay is None else (*self._replay, *added)
+        self.raw_items.clear()
 
     def _append(self, events: list[Event], size: int, *, of_agent: bool = True) -> None:
         """Logs the events within the limits. `of_agent`: whether an end among them is the agent's, to be explained."""
@@ -486,9 +485,7 @@ class Run:
     def _release(self) -> None:
         """Gives the slot back, once."""
         self._running.discard(self)
-        if self._progress is not None:
-            self._progress.cancel()
-            self._progress = None
+        self._progress.stop()
         self._slot.give_back()
 
     def _restart(self) -> None:
@@ -517,8 +514,7 @@ class Run:
         """
         ran = self.attempt.policy.ran_calls
         last = max((index for index, raw in enumerate(self.raw_items) if output_id(raw) in ran), default=-1)
-        items = [RawHistoryItem(clean_item(raw)) for raw in self.raw_items[: last + 1]]
-        return msgspec.structs.replace(self.turn, history=(*self.turn.history, *items))
+        return with_items(self.turn, raw_history(self.raw_items[: last + 1]))
 
     # --- the end --------------------------------------------------------------------------------
 
@@ -558,6 +554,8 @@ class Run:
         self._watch.stop()
         if self._calls is not None:
             self._calls.cancel()
+        if self._inputs is not None:
+            self._inputs.on_ended()
         session = self._session
         if session is None:
             return
@@ -565,7 +563,7 @@ class Run:
             self._resume(session)
         keeps = session.can_resume and self.attempt.as_asked
         if keeps:
-            said = self._shown_messages()
+            said = (*(() if self._inputs is None else self._inputs.said), *self._shown_messages())
             keeps = self._services.keep(session, self.turn, self.attempt, self._digests, said)
         if not keeps:
             session.close()

@@ -21,6 +21,7 @@ from codex_proxy.runs.observers import TurnRecord, TurnRecords, TurnWatcher
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.server_calls import ToolRunner
 from codex_proxy.runs.services import RunServices
+from codex_proxy.runs.steered_inputs import SteeredInputs
 from codex_proxy.runs.time_and_tokens import Deadlines
 from codex_proxy.workers.slots import Slot, Slots
 
@@ -102,10 +103,12 @@ class RunScheduler:
         replay: tuple[HistoryItem, ...] | None = None,
         runner: ToolRunner | None = None,
         first: Sequence[Event] = (),
+        inputs: SteeredInputs | None = None,
     ) -> Run:
         """Starts a run. Raises `Fault`: STOPPING, CONCURRENCY_EXCEEDED without a slot in time, or the agent's.
         `remembers`: whether calls go to the step memory, and if `durable` to disk. `replay`: the history as the
-        model generated it, if stored. `runner` runs this server's tools; `first` are events before the agent's.
+        model generated it, if stored. `runner` runs this server's tools; `first` are events before the agent's,
+        `inputs` what the client says while the turn runs.
         """
         turn = msgspec.structs.replace(turn, owner=owner)
         slot = await self._slot(owner)
@@ -113,7 +116,7 @@ class RunScheduler:
             deadlines = self._deadlines if isinstance(self._deadlines, Deadlines) else self._deadlines(turn)
             run = Run(
                 turn, self.services, slot, self._runs, self._limits.max_chars, deadlines,
-                runner=runner, replay=replay, remembers=remembers, durable=durable,
+                runner=runner, replay=replay, inputs=inputs, remembers=remembers, durable=durable,
             )  # fmt: skip
         except BaseException:
             slot.give_back()

@@ -17,6 +17,7 @@ from codex_proxy.core.events import (
     Event,
     FullArguments,
     InputRequested,
+    InputTaken,
     ItemEnded,
     ItemStarted,
     Notice,
@@ -142,9 +143,10 @@ NEVER_HELD = frozenset(
         ApprovalRequested,
         InputRequested,
         RequestClosed,
+        InputTaken,
     }
 )
-"""Events that pass while an answer is held: questions wait for an answer, and usage always counts."""
+"""Events that pass while an answer is held: questions wait for an answer, usage and input always count."""
 
 DECISIVE_EVENTS: frozenset[type[Event]] = frozenset(
     {ToolCallRequested, TurnEnded, StepCompleted, Retrying, Notice}

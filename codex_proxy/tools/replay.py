@@ -149,6 +149,11 @@ def clean_item(raw: bytes) -> bytes:
     return msgspec.json.encode(item)
 
 
+def raw_history(raw: Iterable[bytes]) -> list[HistoryItem]:
+    """Returns raw items as they are in a history."""
+    return [RawHistoryItem(clean_item(each)) for each in raw]
+
+
 def output_id(raw: bytes) -> str | None:
     """Returns the call id of an output; None for other items."""
     head = msgspec.json.decode(raw, type=_Head)

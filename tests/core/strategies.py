@@ -47,6 +47,7 @@ OTHERS = (
     | st.just(ev.ApprovalRequested("ask", "command", "ls"))
     | st.just(ev.InputRequested("ask", "well?"))
     | st.just(ev.RequestClosed("ask"))
+    | st.just(ev.InputTaken("more"))
     | st.just(ev.RawItem("message", b"{}"))
 )
 

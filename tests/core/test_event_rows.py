@@ -72,6 +72,7 @@ EVENTS: list[Event] = [
     ev.ApprovalRequested("2", "command", "ls"),
     ev.InputRequested("3", "which?"),
     ev.RequestClosed("3"),
+    ev.InputTaken("turn_1"),
     ev.RawItem("reasoning", b'{"type":"reasoning"}'),
     ev.AccountLimitsReported(b'{"used":1}'),
     ev.AnswerDetails(
@@ -161,6 +162,7 @@ def test_the_stored_names_of_events_and_items_stay() -> None:
         "ApprovalRequested": "approval_requested",
         "InputRequested": "input_requested",
         "RequestClosed": "request_closed",
+        "InputTaken": "input_taken",
         "RawItem": "raw_item",
         "AccountLimitsReported": "account_limits_reported",
         "AnswerDetails": "answer_details",

@@ -450,3 +450,39 @@ def test_a_whole_text_is_the_same_with_halves_of_pairs_or_their_replacement() ->
     for whole in ("Hi \ud83d", "Hi \ufffd", "Hi 😀"):
         log = repair_all(TextDelta("m", "Hi \ud83d"), FullText("m", whole), END)
         assert said_in(log) == whole.replace("\ud83d", "\ufffd")
+
+
+# --- further input --------------------------------------------------------------------------------
+
+
+def test_input_that_is_taken_ends_what_the_model_was_writing_as_incomplete() -> None:
+    log = repair_all(
+        ItemStarted(Activity("c", "command", "ls")),
+        ItemStarted(Message("m")),
+        TextDelta("m", "Hal"),
+        ev.InputTaken("1"),
+        ItemStarted(Message("n")),
+        TextDelta("n", "Yes."),
+        ItemEnded("n"),
+        END,
+    )
+    assert [event for event in log if isinstance(event, ItemEnded | ev.InputTaken)] == [
+        ItemEnded("m", "incomplete"),
+        ev.InputTaken("1"),
+        ItemEnded("n"),
+        ItemEnded("c"),
+    ]
+
+
+def test_a_retry_behind_input_repeats_nothing_from_before_it() -> None:
+    log = repair_all(
+        TextDelta("m", "Half"),
+        ev.InputTaken("1"),
+        TextDelta("n", "Ye"),
+        ev.Retrying("again"),
+        TextDelta("o", "Yes."),
+        END,
+    )
+    assert list(texts(log).values()) == ["Half", "Yes."]
+    assert isinstance(log[-1], TurnEnded)
+    assert log[-1].failure is None

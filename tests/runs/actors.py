@@ -12,7 +12,7 @@ from codex_proxy.agents.sessions.session import AgentSession, TransportReader
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Stop, TextDelta, TurnEnded
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.items import HistoryItem, Message
+from codex_proxy.core.items import HistoryItem, HistoryMessage, Message
 from codex_proxy.core.options import Capability
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.run import Run
@@ -66,6 +66,9 @@ class WordDialect:
 
     def answer(self, request_id: str, reply: Reply) -> Step:
         return self._step(f"answer {request_id}")
+
+    def steer(self, id: str, messages: Sequence[HistoryMessage]) -> Step:
+        return self._step(f"steer {id}")
 
     def interrupt(self) -> Step:
         return self._step("interrupt", [TurnEnded(Stop.INTERRUPTED)])
@@ -125,6 +128,8 @@ class WordAgent(AgentBase):
         self.exclusive = exclusive
         self.transports: list[WordTransport] = []
         self.dialects: list[WordDialect] = []
+        self.turns: list[Turn] = []
+        """The turns for which sessions were opened."""
         self.gate: asyncio.Event | None = None
         self.fault: Exception | None = None
         self.breaks = ""
@@ -144,6 +149,7 @@ class WordAgent(AgentBase):
         dialect, transport = WordDialect(), WordTransport(exclusive=self.exclusive)
         dialect.breaks, dialect.slow_to_finish = self.breaks, self.slow_to_finish
         self.dialects.append(dialect)
+        self.turns.append(turn)
         self.transports.append(transport)
         return AgentSession(turn, dialect, transport)
 

@@ -6,11 +6,12 @@ Calls are reported at `rawResponse/completed`. A thread can be resumed after a g
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from codex_proxy.agents.codex_app_server import item_reader
 from codex_proxy.agents.codex_app_server.calls import ModelItems
-from codex_proxy.agents.codex_app_server.item_reader import MESSAGE, ItemReader
+from codex_proxy.agents.codex_app_server.item_reader import MESSAGE, ItemReader, UserItem
 from codex_proxy.agents.codex_app_server.thread_turns import (
     ACTIVE,
     AGENT_MAY_WORK,
@@ -24,6 +25,7 @@ from codex_proxy.agents.codex_app_server.thread_turns import (
     output_fault,
     resume_params,
     split_input,
+    steered_input,
     thread_params,
     turn_settings,
 )
@@ -63,6 +65,7 @@ from codex_proxy.agents.shared.failures import (
 )
 from codex_proxy.agents.shared.json_lines import UnreadableError, decode_part
 from codex_proxy.core.events import (
+    InputTaken,
     Notice,
     StepCompleted,
     Stop,
@@ -72,7 +75,7 @@ from codex_proxy.core.events import (
     UsageReported,
 )
 from codex_proxy.core.faults import Failure
-from codex_proxy.core.items import HistoryItem, HistoryOutput, TextPart
+from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput, TextPart
 from codex_proxy.core.turn import Turn, without_content
 
 
@@ -100,6 +103,13 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         self._reopened = False
         self._awaits_close = False
         """Whether the thread is to be unloaded, so that other programs can use it."""
+        self._inputs: dict[str, Sequence[HistoryMessage]] = {}
+        """Further inputs of the client that Codex was not given, by their ids."""
+        self._steering: list[str] = []
+        """The ids of those that it was given, and has not taken."""
+        self._steer_unanswered = False
+        self._steerable = True
+        """Whether Codex has refused none: a later one must not come before it."""
 
     # --- the dialect ----------------------------------------------------------------------------
 
@@ -132,7 +142,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
 
     @property
     def can_resume(self) -> bool:
-        if self._requests or not self._session_id:
+        if len(self._requests) > self._steer_unanswered or not self._session_id:
             return False
         if self._state is TurnState.REUSABLE:
             # A thread that is stored is unloaded, for another program can only use it then.
@@ -143,6 +153,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         self._usage.start_turn()
         self._change(TurnChange.RESUMED)
         self._previous_turn_id, self._turn_id = self._turn_id, None
+        self._steerable = True
         self._reader.start_turn()
         self._start_turn(turn, new_items)
 
@@ -189,6 +200,12 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
 
     def _write_answer(self, request_id: str, question: int | str, reply: Decision) -> None:
         self._writes.append(decision_answer(question, request_id, reply))
+
+    def steer(self, id: str, messages: Sequence[HistoryMessage]) -> Step:
+        if self._state is ACTIVE and self._steerable:
+            self._inputs[id] = messages
+            self._steer_next()
+        return self._take_step()
 
     def interrupt(self) -> Step:
         if self._state is ACTIVE:
@@ -248,6 +265,44 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         self._turn_id = decode_part(message.result, TurnStartResult).turn.id
         if self._turn_id == self._previous_turn_id:
             self._previous_turn_id = None
+        self._steer_next()
+
+    # --- further input --------------------------------------------------------------------------
+
+    def _steer_next(self) -> None:
+        """Gives Codex the next input, when it has accepted the one before: their order must stay."""
+        if self._steer_unanswered or not self._inputs or self._turn_id is None:
+            return
+        id = next(iter(self._inputs))
+        input = steered_input(self._turn.mode, self._inputs.pop(id))
+        if not input:
+            self._stop_steering()
+            return
+        self._steering.append(id)
+        self._steer_unanswered = True
+        params = {"threadId": self._session_id, "expectedTurnId": self._turn_id, "input": input}
+        self._requests.send("turn/steer", params | {"clientUserMessageId": id}, partial(self._on_steered, id))
+
+    def _on_steered(self, id: str, message: Message) -> None:
+        self._steer_unanswered = False
+        if message.error is None:
+            self._steer_next()
+        else:  # most often because the turn has just ended
+            self._steering.remove(id)
+            self._stop_steering()
+
+    def _stop_steering(self) -> None:
+        self._inputs.clear()
+        self._steerable = False
+
+    def _note_user_message(self, params: Params) -> None:
+        """Notes that Codex has begun to act on an input: it gives up what the model was writing."""
+        item = decode_part(params.item, UserItem, loosely=True)
+        if item.type == "userMessage" and item.client_id in self._steering:
+            self._steering.remove(item.client_id)
+            self._reader.discard_text()
+            raw, _ = self._model_items.take()
+            self._events += [*raw, InputTaken(item.client_id)]
 
     # --- the end --------------------------------------------------------------------------------
 
@@ -259,10 +314,12 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         self._events.append(ended)
         self._questions.clear()
         self._tool_calls.clear()
+        self._inputs.clear()
         if running:
             self._change(TurnChange.GIVEN_UP)
-        else:
-            self._change(TurnChange.ENDED_WELL if ended.stop == Stop.STOP else TurnChange.ENDED_BADLY)
+        else:  # an input that Codex has not told of may be in the thread
+            ended_well = ended.stop == Stop.STOP and not self._steering
+            self._change(TurnChange.ENDED_WELL if ended_well else TurnChange.ENDED_BADLY)
 
     def _fail(self, failure: Failure) -> None:
         self._end(TurnEnded.with_failure(failure), running=self._state in AGENT_MAY_WORK)
@@ -318,6 +375,8 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
             about_item = item_reader.NOTIFICATIONS.get(message.method)
             if about_item is not None:
                 if not self._is_late(message.params):
+                    if self._steering and message.method == "item/started":
+                        self._note_user_message(message.params)
                     about_item(self._reader, message.params)
             elif (handler := NOTIFICATIONS.get(message.method)) is not None:
                 handler(self, message.params)

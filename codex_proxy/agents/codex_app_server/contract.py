@@ -144,7 +144,7 @@ CAPABILITIES: Final[frozenset[Capability]] = frozenset({
     "history", "client_tools", "tool_replies", "structured_output",
     "images", "plain_model", "web_search", "effort", "verbosity", "service_tier",
     "system_prompt", "sandbox", "exact_usage", "stop_reasons", "parallel_calls", "model_choice",
-    "stored_sessions",
+    "stored_sessions", "steering",
 })  # fmt: skip
 
 ANY: Final = "any"
@@ -192,6 +192,13 @@ CONTRACT: Final = (
     Clause("request", "turn/start", "outputSchema: any", "structured_output"),
     Clause("request", "turn/start", "effort: string, summary: string", "effort"),
     Clause("request", "turn/start", "serviceTier: string", "service_tier"),
+    Clause(
+        "request",
+        "turn/steer",
+        "threadId: string, expectedTurnId: string, clientUserMessageId: string, input[]<text>.text: string",
+        "steering",
+    ),
+    Clause("notification", "item/started", "item<userMessage>.clientId: string", "steering"),
     Clause("request", "turn/interrupt", "threadId: string, turnId: string"),
     Clause(
         "notification",

@@ -77,6 +77,14 @@ class ThreadItem(msgspec.Struct, frozen=True, gc=False):
     error: McpError | None = None
 
 
+class UserItem(msgspec.Struct, frozen=True, gc=False):
+    """A message of the user."""
+
+    type: str = ""
+    client_id: str | None = msgspec.field(default=None, name="clientId")
+    """The id that the message was given with, if any."""
+
+
 class _Item(msgspec.Struct, frozen=True, gc=False):
     """What can be read of an item that breaks off."""
 
@@ -193,6 +201,12 @@ class ItemReader:
     def discard_for_retry(self) -> None:
         """Forgets the open items: Codex repeats its model call, and never completes them."""
         self.open_items.clear()
+
+    def discard_text(self) -> None:
+        """Forgets what the model was writing: Codex never completes it."""
+        kept = {id: type for id, type in self.open_items.items() if type not in ITEMS_OF_DELTAS}
+        self.open_items.clear()
+        self.open_items.update(kept)
 
     def message_of(self, id: str | None) -> str:
         """Returns the id of the open message to which a delta with this item id belongs, and opens one if there is

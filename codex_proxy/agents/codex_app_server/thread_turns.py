@@ -31,7 +31,7 @@ from codex_proxy.core.items import (
 )
 from codex_proxy.core.json_values import encode_json
 from codex_proxy.core.states import StateTable
-from codex_proxy.core.turn import Turn
+from codex_proxy.core.turn import Mode, Turn
 
 
 class TurnState(Enum):
@@ -187,6 +187,16 @@ def split_input(
                 given = [_input(part) for part in last.parts]
                 return history_items(history[:-1], first=first, name_of=name_of), given
     return history_items(history, first=first, name_of=name_of), []
+
+
+def steered_input(mode: Mode, messages: Sequence[HistoryMessage]) -> list[dict[str, Any]]:
+    """Returns the `input` of `turn/steer`: the messages as one. Empty if Codex would not take it as it is."""
+    parts = [part for message in messages for part in message.parts]
+    texts = texts_of(parts)
+    named = mode == "agent" and any(MENTION.search(text) for text in texts)
+    if named or sum(map(len, texts)) > MAX_TURN_INPUT or message_fault([encoded(list(map(_input, parts)))]):
+        return []
+    return list(map(_input, parts))
 
 
 def _input(part: Part) -> dict[str, Any]:

@@ -9,13 +9,22 @@ from typing import Any, Protocol, cast
 
 import msgspec
 
-from codex_proxy.agents.dialect import Dialect, Ended, ReopeningDialect, Reply, Step, ToolReply, TooMuchHeld
+from codex_proxy.agents.dialect import (
+    Dialect,
+    Ended,
+    ReopeningDialect,
+    Reply,
+    SteerableDialect,
+    Step,
+    ToolReply,
+    TooMuchHeld,
+)
 from codex_proxy.agents.shared.history_items import OriginMarks
 from codex_proxy.core.damaged_json import is_torn
 from codex_proxy.core.events import Event
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.interfaces import TimerHandle, Timers
-from codex_proxy.core.items import HistoryItem, Part, TextPart
+from codex_proxy.core.items import HistoryItem, HistoryMessage, Part, TextPart
 from codex_proxy.core.own_errors import break_off_on_error
 from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command, Exit, SpawnError
@@ -123,6 +132,12 @@ class AgentSession:
             cast("ReopeningDialect", dialect) if hasattr(dialect, "reopen") else None
         )
         """The dialect, if its agent stores its sessions."""
+        self._steerable: SteerableDialect | None = (
+            cast("SteerableDialect", dialect) if hasattr(dialect, "steer") else None
+        )
+        """The dialect, if its agent takes input while it works."""
+        self._steered: dict[str, Sequence[HistoryMessage]] = {}
+        """The inputs that the agent was given and has not taken, by their ids."""
         self._closed: tuple[str, Sequence[HistoryItem]] | None = None
         """The closed session to reopen, and the items that it has not seen, if any."""
         self._timers: Timers | None = None
@@ -171,6 +186,16 @@ class AgentSession:
         if isinstance(reply, ToolReply) and not self.takes_uncut(reply.parts):
             reply = ToolReply((TextPart(TOO_LARGE.format(self.max_output)),), success=False)
         self._do(self._dialect.answer, request_id, reply)
+
+    def steer(self, id: str, messages: Sequence[HistoryMessage]) -> None:
+        """Gives the agent further input, once for each id. The event `InputTaken` tells that it has taken it."""
+        if self._steerable is not None and id not in self._steered:
+            self._steered[id] = messages
+            self._do(self._steerable.steer, id, messages)
+
+    def taken_input(self, id: str) -> Sequence[HistoryMessage]:
+        """Returns the input of which an `InputTaken` tells."""
+        return self._steered.pop(id, ())
 
     def takes_uncut(self, output: Sequence[Part]) -> bool:
         """Whether the agent takes this output of a tool without cutting it."""

@@ -240,8 +240,9 @@ class ChannelRequests(Generic[Id, M]):
         self._count = 0
         self._handlers: dict[Hashable, Callable[[M], None]] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._handlers)
+    def __len__(self) -> int:
+        """Returns how many requests wait for an answer that somebody handles."""
+        return len(self._handlers)
 
     def send(self, method: str, params: dict[str, Any], on_answer: Callable[[M], None] | None = None) -> None:
         """Appends a request to the bytes to write. `on_answer` gets the answer; None: the answer is ignored."""

@@ -112,6 +112,8 @@ class Recorder:
             log.info("turn_not_recorded", reason="no session")
         elif recorded.end.stop == Stop.INTERRUPTED:
             log.info("turn_not_recorded", reason="interrupted")
+        elif recorded.took_input:
+            log.info("turn_not_recorded", reason="input while it ran")
         elif self._bytes_waiting + size > MAX_WAITING:
             log.warning("turn_not_recorded", reason="too many large turns are being written")
         else:

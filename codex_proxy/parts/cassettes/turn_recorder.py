@@ -14,7 +14,7 @@ import msgspec
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.dialect import ToolReply
 from codex_proxy.agents.sessions.session import AgentSession
-from codex_proxy.core.events import VISIBLE_OUTPUT, Event, TurnEnded
+from codex_proxy.core.events import VISIBLE_OUTPUT, Event, InputTaken, TurnEnded
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import Tool
 from codex_proxy.core.turn import Turn
@@ -124,6 +124,14 @@ class CassetteTurnRecorder:
         """Lets go of what is no longer needed: the session keeps its newest turn."""
         self.parts.clear()
         self.after = None
+
+    @property
+    def took_input(self) -> bool:
+        """Whether its client said more while it ran, which no request of a replay would say."""
+        said = (
+            event for part in self.parts for _, kind, value in part if kind == "events" for event in value
+        )
+        return any(isinstance(event, InputTaken) for event in said)
 
     def lines(self) -> list[Line]:
         return [

@@ -3,6 +3,8 @@ history, of which an empty `result` confirms each line of the user; the line to 
 `result`. Over the same lines this server is an MCP server with the client's tools. A message's calls are passed on when
 it ends, and wait without limit. A process whose turn has succeeded takes the next one.
 
+A further input is a line that is written while tools run: the program takes it up with their outputs, and says so. If
+the tools were quicker, it goes on with the line behind the `result`, which then does not end the turn.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from codex_proxy.core.damaged_json import is_torn
 from codex_proxy.core.events import (
     AccountLimitsReported,
     ApprovalRequested,
+    InputTaken,
     Notice,
     Retrying,
     StepCompleted,
@@ -33,7 +36,7 @@ from codex_proxy.core.events import (
     UsageReported,
 )
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.items import HistoryItem, HistoryOutput, Tool
+from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput, Tool
 from codex_proxy.core.states import StateTable
 from codex_proxy.core.turn import Turn, without_content
 from codex_proxy.parts.claude_code.calls import MODEL_PREFIX, activity, model_name, permission_of, tool_entry
@@ -54,9 +57,11 @@ from codex_proxy.parts.claude_code.messages import (
     control_refusal,
     control_request,
     decode,
+    line_uuid,
     rpc_answer,
     rpc_refusal,
     string_in,
+    user_line,
 )
 from codex_proxy.parts.claude_code.results import BROKE_OFF, TurnUsage, failure_of, retry_event
 from codex_proxy.parts.claude_code.step_reader import StepReader
@@ -109,6 +114,8 @@ STOPS: Final = {
     "refusal": Stop.CONTENT_FILTER,
 }
 """How a turn ends, by Anthropic's stop reasons for incomplete or refused answers."""
+TELLS_INPUT: Final = "msg_lifecycle_v1"
+"""The capability of a release that says what becomes of a line of the user that has a `uuid`."""
 BAD_ANSWER: Final = Failure(
     FaultKind.AGENT_PROTOCOL,
     "Claude Code sent a message that this server does not understand. Try again; if it "
@@ -150,6 +157,16 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         self._own_model = ""
         """The model that the program has named."""
         self._error_code: str | None = None
+        self._tells_input = False
+        """Whether the release says what becomes of a line of the user."""
+        self._tools_run = False
+        """Whether the model's message has ended with calls, and the next one has not begun."""
+        self._inputs: dict[str, Sequence[HistoryMessage]] = {}
+        """Further inputs of the client that were not written, by their ids."""
+        self._written: dict[str, str] = {}
+        """The ids of those that were, and that the program has not taken up, by the `uuid` of their line."""
+        self._result: Result | None = None
+        """The `result` behind which the program goes on with what was written."""
 
     # --- the dialect ----------------------------------------------------------------------------
 
@@ -203,6 +220,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
 
     def _start_again(self, turn: Turn, new_items: Sequence[HistoryItem]) -> None:
         self._reported_usage = Usage()
+        self._tools_run = False
         self._reader.calls.start_turn(call_ids_in(turn.history))
         self._change(TurnChange.RESUMED)
         self._feed = PendingLines(lines_of(new_items), self._feed.number, takes_mark=self._takes_mark)
@@ -230,6 +248,12 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         if call_id in self._pending.waiting:
             self._events.append(raw_output(call_id, reply.parts))
         self._writes.append(self._pending.add_reply(call_id, reply))
+
+    def steer(self, id: str, messages: Sequence[HistoryMessage]) -> Step:
+        if self._state in STATES.client_waits:
+            self._inputs[id] = messages
+            self._write_inputs()
+        return self._take_step()
 
     def interrupt(self) -> Step:
         if self.finished:
@@ -261,6 +285,8 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             self._on_result(decode_part(line, Result))
         elif message.type == "system":
             self._on_system(message, line)
+        elif message.type == "command_lifecycle":
+            self._on_line_state(message)
         elif message.type == "rate_limit_event" and message.rate_limit_info:
             self._events.append(AccountLimitsReported(bytes(message.rate_limit_info)))
 
@@ -279,6 +305,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
     def _on_system(self, message: Message, line: bytes) -> None:
         if message.subtype == "init":
             self._session_id = message.session_id or self._session_id
+            self._tells_input = TELLS_INPUT in message.capabilities
             self._own_model = message.model or self._turn.model
             self._tell_start()
         elif message.subtype == "api_retry" and self._state is TurnState.ACTIVE:
@@ -335,7 +362,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             raise UnreadableError("it is no event")
         if event.type == "message_delta":
             if event.delta is not None and event.delta.stop_reason is not None:
-                self._end_step(event.usage)
+                self._end_step(event.usage, event.delta.stop_reason)
             return
         if event.message is not None and event.type == "message_start":
             self._begin_step()
@@ -348,13 +375,16 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         if self._step_open:
             self._events.append(Retrying(BROKE_OFF))
         self._step_open = True
+        self._tools_run = False
 
-    def _end_step(self, tokens: StreamTokens | None) -> None:
+    def _end_step(self, tokens: StreamTokens | None, stop_reason: str | None) -> None:
         self._step_open = False
         usage = self._usage.end_call(tokens)
         self._add_usage()
         self._ask(self._reader.take_calls())
         self._events.append(StepCompleted(usage))
+        self._tools_run = stop_reason == "tool_use"
+        self._write_inputs()
 
     def _add_usage(self) -> None:
         usage = self._usage.request
@@ -381,7 +411,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         elif self._reader.is_new(whole, step_open=self._step_open):
             self._begin_step()
             self._reader.read_message(whole, new=True)
-            self._end_step(whole.usage)
+            self._end_step(whole.usage, whole.stop_reason)
         else:
             self._reader.read_message(whole, new=False)
 
@@ -396,6 +426,30 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         calls = self._reader.calls.find_own_ids(id)
         if all(call in self._pending.waiting for call in calls):  # else it may be the output of the client
             self._pending.note_agent_answer(calls[0] if calls else id)
+
+    # --- further input --------------------------------------------------------------------------
+
+    def _write_inputs(self) -> None:
+        """Writes the inputs that wait, each as a line of the user, if the program takes them up with outputs."""
+        if self._state is not TurnState.ACTIVE or not (self._tools_run and self._tells_input):
+            return
+        for id, messages in self._inputs.items():
+            (line,) = lines_of(messages)
+            uuid = line_uuid(self._feed.number)
+            self._feed.number += 1
+            self._written[uuid] = id
+            self._writes.append(user_line(line.blocks, query=True, takes_mark=self._takes_mark, uuid=uuid))
+        self._inputs.clear()
+
+    def _on_line_state(self, message: Message) -> None:
+        if message.state == "queued" or message.command_uuid not in self._written:
+            return
+        id = self._written.pop(message.command_uuid)
+        if message.state == "started":
+            self._result = None
+            self._events.append(InputTaken(id))
+        elif self._result is not None and not self._written:  # the program has thrown it away
+            self._succeed(self._result)
 
     # --- what the program asks ------------------------------------------------------------------
 
@@ -493,6 +547,8 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
                 self._end_early(Stop.INTERRUPTED)
             elif result.is_error:
                 self._fail_by_result(result)
+            elif self._written:
+                self._result = result
             else:
                 self._succeed(result)
 
@@ -504,6 +560,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         structured = bytes(result.structured_output).decode("utf-8", "replace")
         self._reader.finish(structured if structured and structured != "null" else None)
         self._pending.clear()
+        self._inputs.clear()
         stop = STOPS.get(result.stop_reason or "", Stop.STOP)
         self._events.append(TurnEnded(stop, "provider"))
         self._change(TurnChange.ENDED_WELL if stop is Stop.STOP else TurnChange.ENDED_BADLY)

@@ -21,7 +21,7 @@ from codex_proxy.parts.claude_code.messages import CLIENT_SERVER
 CAPABILITIES: Final[frozenset[Capability]] = frozenset({
     "history", "client_tools", "tool_replies", "structured_output", "images", "plain_model",
     "system_prompt", "exact_usage", "stop_reasons", "parallel_calls", "model_choice", "effort",
-    "stored_sessions",
+    "stored_sessions", "steering",
 })  # fmt: skip
 
 COMMON_ARGUMENTS: Final = (

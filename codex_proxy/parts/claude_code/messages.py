@@ -79,6 +79,11 @@ class Message(msgspec.Struct, frozen=True):
     response: msgspec.Raw = msgspec.Raw()
     error: msgspec.Raw = msgspec.Raw()
     rate_limit_info: msgspec.Raw = msgspec.Raw()
+    capabilities: list[str] = []
+    """What the release does, by its own names."""
+    command_uuid: str = ""
+    """The `uuid` of a line of the user whose `state` has changed."""
+    state: str = ""
     whole: bool = True
     """False: the other fields could not be read. No field of the program's."""
 
@@ -242,9 +247,16 @@ def rpc_refusal(request_id: str, rpc_id: int | str | None) -> bytes:
     return control_answer(request_id, {"mcp_response": answer})
 
 
-def user_line(content: list[dict[str, Any]], *, query: bool, takes_mark: bool = True) -> bytes:
+def line_uuid(number: int) -> str:
+    """Returns the `uuid` of a line. `number` is unique in a process."""
+    return f"00000000-0000-4000-8000-{number:012d}"
+
+
+def user_line(
+    content: list[dict[str, Any]], *, query: bool, takes_mark: bool = True, uuid: str = ""
+) -> bytes:
     """Returns a line of the user. `query`: whether the model answers it. `takes_mark`: whether the release knows
-    the mark of texts that nobody typed.
+    the mark of texts that nobody typed. With a `uuid` the program tells what becomes of the line.
     """
     if not takes_mark:  # a line break before it keeps a text from being a command
         content = [_escape_command(block) for block in content]
@@ -256,6 +268,8 @@ def user_line(content: list[dict[str, Any]], *, query: bool, takes_mark: bool = 
         # Else the program runs commands (`/help`), reads files (`@path`) and adds sentences for some words.
         "text_not_typed": True,
     }
+    if uuid:
+        line["uuid"] = uuid
     return encode_line(line if query else line | {"shouldQuery": False})
 
 
@@ -273,6 +287,6 @@ def assistant_line(content: list[dict[str, Any]], number: int, model: str = "") 
             "message": {**said, "model": model} if model else said,
             "parent_tool_use_id": None,
             "session_id": "",
-            "uuid": f"00000000-0000-4000-8000-{number:012d}",
+            "uuid": line_uuid(number),
         }
     )

@@ -20,6 +20,8 @@ import pytest
 
 from codex_proxy.core.events import (
     ArgumentsDelta,
+    Event,
+    InputTaken,
     OutputDelta,
     ReasoningDelta,
     RefusalDelta,
@@ -323,6 +325,13 @@ def test_a_secret_that_any_agent_says_in_pieces_is_in_no_file(
     recorded = file.read_text("utf-8")
     assert '"text":"Take <key> and go."' in recorded
     assert "planted" not in recorded
+
+
+@pytest.mark.parametrize("took_input", [True, False])
+def test_a_turn_that_took_a_message_while_it_ran_is_not_recorded(took_input: bool, tmp_path: Path) -> None:
+    taken: list[Event] = [InputTaken("1")] if took_input else []
+    record_steps(tmp_path, [[TextDelta("a", "One.")], taken, [TextDelta("b", "Two.")]])
+    assert len(list(tmp_path.iterdir())) == (0 if took_input else 1)
 
 
 async def test_turns_are_recorded_while_contents_are_logged(tmp_path: Path) -> None:
