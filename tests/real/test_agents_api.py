@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from openai import AsyncOpenAI
 from tests.real.anthropic_model import AnthropicModel, anthropic_model, script
 from tests.real.claude_proxy import claude_proxy
 from tests.real.model_plans import call, plan, say, think
-from tests.real.model_scenarios import tools_of
+from tests.real.model_scenarios import text_of, tools_of
 from tests.real.model_server import ModelServer
 from tests.real.shared import Proxies, living_on
 from tests.real.tool_loop import input_of
@@ -139,3 +140,200 @@ async def test_claude_code_runs_turns_and_calls_functions(claude: tuple[AsyncOpe
 
     answer = await finish(client, session, f"Weather? {steps}", get_weather=get_weather)
     assert answer.output_text == "It rains."
+
+
+# --- steering -----------------------------------------------------------------------------------
+
+
+def user_input(text: str) -> Any:
+    """The event of a client with this message."""
+    content = [{"type": "input_text", "text": text}]
+    return {"type": "agent.session.input.message", "input": [{"role": "user", "content": content}]}
+
+
+async def steered(
+    client: AsyncOpenAI,
+    stream: Any,
+    until: Callable[[Any], bool],
+    *texts: str,
+    then: Callable[[], None] = lambda: None,
+) -> list[Any]:
+    """Sends messages when an event has come for which `until` is true, then does something. Returns all events of the
+    session until it is idle.
+    """
+    events: list[Any] = []
+    async for event in stream:
+        events.append(event)
+        if until(event):
+            until = _never
+            for text in texts:
+                await client.beta.agents.sessions.events.create(
+                    events[0].session.id, events=[user_input(text)]
+                )
+            then()
+    assert until is _never
+    return events
+
+
+def _never(event: Any) -> bool:
+    return False
+
+
+def added(kind: str) -> Callable[[Any], bool]:
+    """Whether an event tells that an item of this type has begun."""
+    return lambda event: event.type == "agent.session.turn.item.added" and event.item.type == kind
+
+
+def begins_text(event: Any) -> bool:
+    return bool(event.type == "agent.session.turn.output_text.delta")
+
+
+async def shape_of(client: AsyncOpenAI, session: str) -> tuple[list[tuple[str, str]], list[str]]:
+    """The items of a session, each with its text or type, by role and status; and the statuses of its turns."""
+    items: list[Any] = [item async for item in client.beta.agents.sessions.items.list(session, order="asc")]
+    turns = [turn async for turn in client.beta.agents.sessions.turns.list(session, order="asc")]
+    said = [
+        ("".join(part.text for part in item.content) if item.type == "message" else item.type, item.status)
+        for item in items
+    ]
+    return [(text or "", status or "") for text, status in said], [turn.status for turn in turns]
+
+
+async def test_codex_takes_messages_behind_a_running_command(
+    proxies: Proxies, model_server: ModelServer
+) -> None:
+    client = (await proxies.of()).client
+    gate = proxies.home.workdir / "gate"
+    stream = await client.beta.agents.sessions.create(
+        environment={"type": "self_hosted", "workspace_directory": str(proxies.home.workdir)},
+        agent={"model": "codex-5"},
+        input=f"[[model:shell cmd='until test -e {gate}; do sleep 0.05; done; echo done' say=Done.]] Do it.",
+        stream=True,
+    )
+    events = await steered(
+        client,
+        stream,
+        added("command_execution"),
+        "Be brief.",
+        f"{plan([say('Yes.')])} Now.",
+        then=gate.touch,
+    )
+    assert told(events) == "Yes."
+    assert len(model_server.calls) == 2
+    texts = [text_of(item) for item in input_of(model_server.calls[1]) if item.get("role") == "user"]
+    assert [text.rpartition("]] ")[2] for text in texts[-3:]] == ["Do it.", "Be brief.", "Now."]
+    items, turns = await shape_of(client, events[0].session.id)
+    assert [text.rpartition("]] ")[2] for text, _ in items] == [
+        *("Do it.", "command_execution", "Be brief.", "Now.", "Yes."),
+    ]
+    assert turns == ["completed"]
+    answer = await finish(client, events[0].session.id, f"{plan([say('Again.')])} Once more.")
+    assert answer.output_text == "Again."
+
+
+async def test_codex_cuts_its_text_for_a_message(proxies: Proxies, model_server: ModelServer) -> None:
+    client = (await proxies.of()).client
+    stream = await client.beta.agents.sessions.create(
+        environment={"type": "none"},
+        agent={"model": "codex-5"},
+        input="[[model:stall n=1 gate=never]] Tell me.",
+        stream=True,
+    )
+    events = await steered(client, stream, begins_text, f"{plan([say('Two.')])} Shorter.")
+    assert told(events) == "word0 Two."
+    items, turns = await shape_of(client, events[0].session.id)
+    assert [(text.rpartition("]] ")[2], status) for text, status in items] == [
+        ("Tell me.", "completed"),
+        ("word0 ", "incomplete"),
+        ("Shorter.", "completed"),
+        ("Two.", "completed"),
+    ]
+    assert turns == ["completed"]
+
+
+async def test_codex_takes_a_message_behind_the_result_of_a_function(
+    proxies: Proxies, model_server: ModelServer
+) -> None:
+    client = (await proxies.of()).client
+    session, _ = await new_session(
+        client, f"{plan([call(city='Paris')], [say('Sunny.')])} Weather?", tools=[WEATHER]
+    )
+    await client.beta.agents.sessions.events.create(
+        session, events=[user_input(f"{plan([say('Yes.')])} Briefly.")]
+    )
+    [asked] = (await client.beta.agents.sessions.retrieve(session)).required_actions
+    assert asked.type == "function_call"
+    result: Any = {"type": "agent.session.input.tool_result", "turn_id": asked.turn_id, "success": True}
+    result |= {"call_id": asked.call_id, "output": "sunny"}
+    async with await client.beta.agents.sessions.events.stream(session) as stream:
+        await client.beta.agents.sessions.events.create(session, events=[result])
+        async for event in stream:
+            if event.type == "agent.session.idle":
+                break
+    items, turns = await shape_of(client, session)
+    assert [text.rpartition("]] ")[2] for text, _ in items][-2:] == ["Briefly.", "Yes."]
+    assert turns == ["completed"]
+
+
+@living_on()
+async def everything_allowed(tmp_path: Path) -> AsyncIterator[tuple[AsyncOpenAI, AnthropicModel]]:
+    """Claude Code where it may run commands."""
+    async with (
+        anthropic_model() as model,
+        claude_proxy(tmp_path, model, sandbox="danger-full-access") as (client, _),
+    ):
+        yield client, model
+
+
+@pytest.mark.exhaustive
+async def test_claude_code_takes_messages_behind_a_running_command(
+    everything_allowed: tuple[AsyncOpenAI, AnthropicModel], tmp_path: Path
+) -> None:
+    client, model = everything_allowed
+    gate = tmp_path / "work" / "gate"
+    command = f"until test -e {gate}; do sleep 0.05; done; echo done"
+    steps = script(
+        {"tools": [{"name": "Bash", "args": {"command": command, "description": "x"}}]}, {"text": "Yes."}
+    )
+    stream = await client.beta.agents.sessions.create(
+        environment={"type": "self_hosted", "workspace_directory": str(tmp_path / "work")},
+        agent={"model": "default"},
+        input=f"Do it. {steps}",
+        stream=True,
+    )
+    events = await steered(client, stream, added("command_execution"), "Be brief.", "Now.", then=gate.touch)
+    assert told(events) == "Yes."
+    assert len(model.requests) == 2
+    said = json.dumps(model.requests[1]["messages"])
+    assert said.index("Be brief.") < said.index("Now.")
+    items, turns = await shape_of(client, events[0].session.id)
+    assert [text.partition(" SCRIPT")[0] for text, _ in items] == [
+        *("Do it.", "command_execution", "Be brief.", "Now.", "Yes."),
+    ]
+    assert turns == ["completed"]
+
+
+@pytest.mark.exhaustive
+async def test_claude_code_begins_a_turn_with_a_message_that_came_during_its_text(
+    claude: tuple[AsyncOpenAI, AnthropicModel],
+) -> None:
+    client, model = claude
+    stream = await client.beta.agents.sessions.create(
+        environment={"type": "none"},
+        agent={"model": "default"},
+        input=f"Tell me. {script({'text': 'One two.', 'hold': 'go'})}",
+        stream=True,
+    )
+    events = await steered(
+        client, stream, begins_text, f"Shorter. {script({'text': 'Three.'})}", then=model.gate("go").set
+    )
+    assert told(events) == "One two.Three."
+    items, turns = await shape_of(client, events[0].session.id)
+    assert [text.partition(" SCRIPT")[0] for text, _ in items] == [
+        "Tell me.",
+        "One two.",
+        "Shorter.",
+        "Three.",
+    ]
+    assert turns == ["completed", "completed"]
+    assert len(model.requests) == 2

@@ -28,13 +28,22 @@ from codex_proxy.parts.sessions.records import (
     records_of,
 )
 from codex_proxy.parts.sessions.render import WEBHOOKS, EventObject, webhook_of
-from codex_proxy.parts.sessions.sessions import Content, Entry, Session, SessionTurn, TurnError, input_items
+from codex_proxy.parts.sessions.sessions import (
+    Content,
+    Entry,
+    Session,
+    SessionTurn,
+    TurnError,
+    input_items,
+    message_item,
+)
 from codex_proxy.parts.sessions.state import Changes, Result, SessionState, conflict
 from codex_proxy.parts.sessions.stream import EventReader, encode_event
 from codex_proxy.responses.prepare import PreparedResponse, try_to_start
 from codex_proxy.responses.service import RETRY_SECONDS, ResponsesService
 from codex_proxy.runs.event_log import have_an_end
 from codex_proxy.runs.run import Run
+from codex_proxy.runs.steered_inputs import SteeredInputs, takes_input
 from codex_proxy.store.values import PendingWebhook, Record, RecordKey
 from codex_proxy.surfaces.answers.usage import TurnTokens, tokens_in
 from codex_proxy.surfaces.models import billed_model
@@ -133,6 +142,10 @@ class LiveSession:
         """The task of a turn that the agent works on."""
         self._starting: asyncio.Task[Run] | None = None
         self._run: Run | None = None
+        self._inputs: SteeredInputs | None = None
+        """The messages that the agent is given while it works, if it takes any."""
+        self._steering = asyncio.Lock()
+        """Held while messages are added to them, whose order must stay."""
         self._cancelled = False
         self._prepared: PreparedResponse | None = None
         """The first run of a new session, which is prepared before the session exists."""
@@ -230,6 +243,8 @@ class LiveSession:
             if any(interrupts):
                 self._interrupt()
             self._go_on()
+            if self._inputs is not None:
+                self._service.responses.background.tasks.spawn(self._steer())
 
     async def change(self, changed: Callable[[Session], Session]) -> None:
         """Changes the session's settings and metadata to those of `changed(session)`. Raises `Fault`."""
@@ -305,7 +320,7 @@ class LiveSession:
     def _settle(self) -> None:
         """Begins the next turn, or tells that the session is idle, if the turn has ended just now."""
         may_begin = not self._service.responses.runs.draining
-        self.state.settle(self._service.new_id("turn_"), self._service.now(), may_begin=may_begin)
+        self.state.settle(self._service.now(), may_begin=may_begin)
 
     async def _commit(self, more: Sequence[Record] = (), *, new: bool = False) -> None:
         """Stores what has changed, then tells readers. `new`: whether the session is stored for the first time. Raises
@@ -376,7 +391,7 @@ class LiveSession:
             log.error("internal_error", **trace_of(error))
             ended = TurnEnded.with_failure(UNFORESEEN)
         finally:
-            run, self._run = self._run, None
+            run, self._run, self._inputs = self._run, None, None
             if run is not None:
                 run.interrupt()  # where reading it broke off
         async with self.lock:
@@ -397,6 +412,9 @@ class LiveSession:
             prepared = first or await self._prepare()
             tokens.prompt = partial(tokens_in, prepared.turn.history)
             held.enter_context(responses.usage.turn(self.owner, billed_model(prepared.turn), tokens))
+            able = responses.runs.services.agent_of(prepared.turn).capabilities
+            self._inputs = SteeredInputs() if takes_input(prepared.turn, able) else None
+            await self._steer()
             return await self._read(await self._begin_run(prepared, held), tokens)
 
     async def _begin_run(self, prepared: PreparedResponse, held: contextlib.ExitStack) -> Run | None:
@@ -415,6 +433,22 @@ class LiveSession:
         if self._cancelled:
             self._run.interrupt()
         return self._run
+
+    async def _steer(self) -> None:
+        """Gives the agent the messages that wait, if it takes any while it works."""
+        inputs = self._inputs
+        async with self._steering:
+            for batch in self.session.queued:
+                if inputs is None or batch.id in inputs:
+                    continue
+                items = [message_item(content) for content in batch.messages]
+                try:
+                    prepared = await self._service.prepare(self.owner, self.session, items)
+                except Fault:
+                    return  # the turn that they begin tells why
+                if inputs is not self._inputs or self._cancelled:
+                    return
+                inputs.add(batch.id, prepared.turn.user_messages)
 
     async def _read(self, run: Run | None, tokens: RunTokens) -> TurnEnded:
         """Tells what the agent does in a run. Returns the run's end."""
@@ -456,7 +490,7 @@ class LiveSession:
         responses = self._service.responses
         held.callback((await responses.background.slots.take(self.owner)).give_back)
         while True:
-            run = await try_to_start(responses, prepared)
+            run = await try_to_start(responses, prepared, self._inputs)
             if run is not None:
                 return run
 

@@ -69,6 +69,13 @@ class AgentThread(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The last turn that it has taken: it has everything up to that turn's end."""
 
 
+class Batch(msgspec.Struct, frozen=True):
+    """Messages that wait. `id`: the id of the turn that they begin, unless the one that goes on takes them before."""
+
+    id: str
+    messages: tuple[Content, ...]
+
+
 class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A session. Times: seconds since 1970."""
 
@@ -85,8 +92,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The id of the turn that has not ended, if any."""
     calls: tuple[Call, ...] = ()
     """The calls of that turn."""
-    queued: tuple[tuple[Content, ...], ...] = ()
-    """Messages for the next turns, a batch for each."""
+    queued: tuple[Batch, ...] = ()
+    """Messages for the turn that goes on, or for the next ones."""
     usage: Usage = Usage()
     """The sum of the turns."""
     usage_known: bool = True

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from codex_proxy.core.events import Event, Stop, TurnEnded, TurnStarted, Usage
+from codex_proxy.core.events import Event, InputTaken, Stop, TurnEnded, TurnStarted, Usage
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.items import ItemStatus
 from codex_proxy.core.shown_text import excerpt
@@ -20,6 +20,7 @@ from codex_proxy.parts.sessions.render import EventObject, TurnRenderer, error_e
 from codex_proxy.parts.sessions.sessions import (
     TOO_LONG,
     AgentThread,
+    Batch,
     Call,
     CallResult,
     Content,
@@ -38,7 +39,7 @@ from codex_proxy.parts.sessions.sessions import (
 )
 
 MAX_QUEUED: Final = 100
-"""Maximum batches of messages that wait for the turn of a session to end."""
+"""Maximum batches of messages that wait in a session."""
 
 Stored: TypeAlias = Session | SessionTurn | Entry | Call
 """What a change stores. A call is stored beside its session, so that a late result finds it."""
@@ -129,16 +130,17 @@ class SessionState:
         self._set(agent=session.agent, metadata=session.metadata, last_active_at=now)
 
     def add_messages(self, messages: Sequence[Content], turn_id: str, now: int) -> None:
-        """Begins a turn with the id `turn_id`, or has the messages wait for the end of the one that goes on. Raises
-        `Fault`.
+        """Begins a turn with the id `turn_id`, or has the messages wait until the one that goes on takes them, or has
+        ended. Raises `Fault`.
         """
         if self.turn is None and not self.session.queued:
             self._begin(messages, turn_id, now)
             return
         if len(self.session.queued) >= MAX_QUEUED:
-            message = f"{MAX_QUEUED} messages wait for the end of the session's turn, which is the limit."
+            message = f"{MAX_QUEUED} messages wait for the session's turn, which is the limit."
             raise Fault.of(FaultKind.CONCURRENCY_EXCEEDED, f"{message} Try again later.", retry_after=5)
-        self._set(queued=(*self.session.queued, tuple(messages)), last_active_at=now)
+        batch = Batch(turn_id, tuple(messages))
+        self._set(queued=(*self.session.queued, batch), last_active_at=now)
 
     def call(self, id: str) -> Call | None:
         """Returns the last call of the turn with this id: a model may repeat one."""
@@ -197,12 +199,17 @@ class SessionState:
             self._tell_turn("in_progress")
 
     def feed(self, events: Sequence[Event]) -> None:
-        """Takes the next events of the run, but for its end."""
+        """Takes the next events of the run, but for its end. Messages that the agent has taken become items."""
         assert self._renderer is not None, "a run has a turn"
-        for event in events:
-            if isinstance(event, TurnStarted) and event.stored:
+        start = 0
+        for place, event in enumerate(events):
+            if type(event) is InputTaken:
+                self._renderer.feed(events[start:place])
+                self._take_input(event.id)
+                start = place
+            elif type(event) is TurnStarted and event.stored:
                 self._note_thread(event.thread_id)
-        self._renderer.feed(events)
+        self._renderer.feed(events[start:] if start else events)
         self._take_rendered()
 
     def _note_thread(self, id: str) -> None:
@@ -243,17 +250,17 @@ class SessionState:
         self._end_open_items()
         self._end_turn("failed", error, None, now)
 
-    def settle(self, turn_id: str, now: int, *, may_begin: bool = True) -> None:
-        """Behind a turn's end, once: begins the next one, with the id `turn_id` and the messages that wait longest, or
-        tells that the session is idle. `may_begin`: whether turns may begin.
+    def settle(self, now: int, *, may_begin: bool = True) -> None:
+        """Behind a turn's end, once: begins the next one, with the messages that wait longest, or tells that the
+        session is idle. `may_begin`: whether turns may begin.
         """
         if self.turn is not None or self._rest_told:
             return
         self._rest_told = True
         if may_begin and self.session.queued:
-            messages, *later = self.session.queued
+            batch, *later = self.session.queued
             self._set(queued=tuple(later))
-            self._begin(messages, turn_id, now)
+            self._begin(batch.messages, batch.id, now)
         else:
             self._tell_session("idle")
 
@@ -302,6 +309,15 @@ class SessionState:
         entry = Entry(self._renderer.new_id(prefix), self.turn.id, item)
         self._renderer.add_input(entry, item_object(entry))
         self._take_rendered()
+
+    def _take_input(self, id: str) -> None:
+        """Makes the messages of a batch items of the turn, if they still wait."""
+        batches = {batch.id: batch for batch in self.session.queued}
+        taken = batches.pop(id, None)
+        if taken is not None:
+            self._set(queued=tuple(batches.values()))
+            for content in taken.messages:
+                self._add_input(UserMessage(content), "msg")
 
     def _end_call(self, call: Call, status: ItemStatus) -> None:
         entry = self._entries[call.item] = call_entry(call, status)

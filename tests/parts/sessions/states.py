@@ -81,7 +81,7 @@ class Driven:
         return self.settle()
 
     def settle(self) -> list[str]:
-        self.state.settle(self._turn_id(), 3)
+        self.state.settle(3)
         return self.take()
 
     def say(self, *texts: str) -> list[str]:
@@ -104,7 +104,7 @@ class Driven:
     def cancel(self) -> tuple[bool, list[str]]:
         """A client cancels. Returns whether a run has to be ended, and what was told."""
         interrupts = self.state.cancel(6)
-        self.state.settle(self._turn_id(), 6)
+        self.state.settle(6)
         return interrupts, self.take()
 
     @property

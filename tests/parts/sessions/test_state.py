@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from codex_proxy.core.events import ItemEnded, ItemStarted, OutputDelta, Stop, TextDelta, Usage
+from codex_proxy.core.events import InputTaken, ItemEnded, ItemStarted, OutputDelta, Stop, TextDelta, Usage
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import Activity, Message
 from codex_proxy.parts.sessions.render import TurnRenderer
-from codex_proxy.parts.sessions.sessions import Call, TurnError, WholeItem, call_entry, item_object
+from codex_proxy.parts.sessions.sessions import (
+    Call,
+    Entry,
+    Session,
+    TurnError,
+    WholeItem,
+    call_entry,
+    item_object,
+)
 from codex_proxy.parts.sessions.state import MAX_QUEUED
 from tests.parts.sessions.states import HELLO, TOKENS, Driven, call, calling, message, result, short
 
@@ -52,7 +60,7 @@ def test_a_second_turn_counts_its_items_from_nought() -> None:
     driven.feed(*message("Yes."))
     indexes = [e["output_index"] for e in driven.events if short(e) == "turn.item.done message"]
     assert indexes == [0, 0]
-    assert [item["turn_id"] for item in driven.items] == ["turn_1", "turn_1", "turn_3", "turn_3"]
+    assert [item["turn_id"] for item in driven.items] == ["turn_1", "turn_1", "turn_2", "turn_2"]
     assert len({item["id"] for item in driven.items}) == 4
 
 
@@ -300,6 +308,59 @@ def test_a_message_while_calls_are_open_waits_behind_them() -> None:
     assert driven.end_run() == ["turn.completed", *BEGIN]
 
 
+def test_a_message_that_the_agent_takes_is_an_item_of_the_turn() -> None:
+    driven = Driven()
+    driven.say("One.", "Two.")
+    batch = driven.state.session.queued[0].id
+    told = driven.feed(*message("Hi."), InputTaken(batch), *message("Yes.", "n"))
+    assert told == ["turn.in_progress", *TEXT, "turn.item.added message", "turn.item.added message", *TEXT]
+    added = [event for event in driven.events if short(event) == "turn.item.added message"]
+    assert [event["output_index"] for event in added] == [None, 0, None, None, 1]
+    assert driven.end_run() == ["turn.completed", "idle"]
+    assert [item["content"][0]["text"] for item in driven.items] == ["Hello.", "Hi.", "One.", "Two.", "Yes."]
+    assert {item["turn_id"] for item in driven.items} == {"turn_1"}
+
+
+def test_a_message_is_no_longer_waiting_with_the_commit_that_makes_it_an_item() -> None:
+    driven = Driven()
+    driven.say("One.")
+    driven.state.on_run_began(2)
+    driven.state.feed([InputTaken(driven.state.session.queued[0].id)])
+    records, _ = driven.state.take()
+    [session] = [record for record in records if isinstance(record, Session)]
+    [entry] = [record for record in records if isinstance(record, Entry)]
+    assert (session.queued, entry.turn) == ((), "turn_1")
+
+
+def test_a_message_that_is_not_taken_begins_the_next_turn_before_later_ones() -> None:
+    driven = Driven()
+    for text in ("One.", "Two.", "Three."):
+        driven.say(text)
+    driven.feed(InputTaken(driven.state.session.queued[0].id))
+    assert driven.end_run() == ["turn.completed", *BEGIN]
+    texts = [(item["turn_id"], item["content"][0]["text"]) for item in driven.items]
+    assert texts == [("turn_1", "Hello."), ("turn_1", "One."), ("turn_3", "Two.")]
+    assert len(driven.state.session.queued) == 1
+
+
+def test_an_input_that_nobody_waits_to_see_taken_changes_nothing() -> None:
+    driven = Driven()
+    driven.say("One.")
+    driven.feed(InputTaken("turn_9"))
+    assert len(driven.state.session.queued) == 1
+    assert len(driven.items) == 1
+
+
+def test_a_message_is_stored_behind_a_command_that_still_runs() -> None:
+    driven = Driven()
+    driven.say("One.")
+    command = ItemStarted(Activity("a", "command", "ls"))
+    driven.feed(command, InputTaken(driven.state.session.queued[0].id))
+    driven.feed(ItemEnded("a"))
+    assert [item["type"] for item in driven.items] == ["message", "command_execution", "message"]
+    assert driven.items[1]["status"] == "completed"
+
+
 def test_messages_that_wait_have_a_limit() -> None:
     driven = Driven()
     for _ in range(MAX_QUEUED):
@@ -330,7 +391,7 @@ def test_no_turn_begins_where_the_server_stops() -> None:
     driven = Driven()
     driven.say("One.")
     driven.state.fail(TurnError("internal_error", "Broken."), 9)
-    driven.state.settle("turn_b", 9, may_begin=False)
+    driven.state.settle(9, may_begin=False)
     assert driven.take()[-1] == "idle"
     assert len(driven.state.session.queued) == 1
 
@@ -397,7 +458,7 @@ def test_one_turn_of_unknown_tokens_makes_those_of_the_session_unknown() -> None
     driven.say("Again.")
     driven.end_run()
     assert driven.turns["turn_1"].usage is None
-    assert driven.turns["turn_3"].usage == TOKENS
+    assert driven.turns["turn_2"].usage == TOKENS
     assert driven.events[-1]["session"]["usage"] is None
 
 
@@ -421,7 +482,7 @@ def test_what_clients_did_can_be_taken_back() -> None:
     driven.give(result("call_1"))
     driven.state.cancel(6)
     driven.state.add_messages([HELLO], "turn_b", 6)
-    driven.state.settle("turn_c", 6)
+    driven.state.settle(6)
     undo()
     assert (driven.state.session, driven.state.turn, driven.state.last_item) == before
     assert driven.take() == []
