@@ -162,12 +162,11 @@ def decode_object(body: bytes) -> dict[str, Any]:
 
 def _check_spelling(value: Mapping[str, Any]) -> None:
     """Raises `Fault` for a name that a parser without regard to case takes for another one."""
-    names = {MODEL: MODEL}
+    names: dict[str, str] = {}
     for name in value:
-        reading = folded(name)
-        if reading != MODEL and not name.isidentifier() and reads_as_model(name):
-            reading = MODEL
-        other = names.setdefault(reading, name)
+        plain = folded(name)
+        is_model = plain == MODEL if name.isidentifier() else reads_as_model(name)
+        other = MODEL if is_model else names.setdefault(plain, name)
         if other != name:
             message = f"The request body has the name '{excerpt(name)}', which some parsers read as '{excerpt(other)}'."
             raise bad_request(message, excerpt(name), "invalid_json")
