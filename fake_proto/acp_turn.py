@@ -233,6 +233,10 @@ class AcpTurn:
         while self._reply is None:
             yield None
 
+    def _subagent(self, action: Action) -> Waits:
+        """This protocol tells nothing of subagents."""
+        yield 0
+
     def _big_line(self, action: Action) -> Waits:
         self._update("available_commands_update", availableCommands=["y" * action["bytes"]])
         yield 0
@@ -250,6 +254,7 @@ ACTIONS: dict[str, Callable[[AcpTurn, Action], Waits]] = {
     "calls": AcpTurn._calls_of_step,
     "retry": AcpTurn._retry,
     "unknown_request": AcpTurn._unknown_request,
+    "subagent": AcpTurn._subagent,
     "big_line": AcpTurn._big_line,
 }
 """How each action of a scenario is played."""

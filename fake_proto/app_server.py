@@ -36,6 +36,7 @@ class AppServerAgent(RpcAgent):
         self._threads: dict[str, AppThread] = {}
         self._stored: dict[str, AppThread] = {}
         """Threads that are not ephemeral. They live as long as the process."""
+        self._subagents: list[AppThread] = []
         self._client = ""
         self._muted_methods: frozenset[str] = frozenset()
         self._started_threads = 0
@@ -193,9 +194,44 @@ class AppServerAgent(RpcAgent):
         running.inputs.append((params.get("clientUserMessageId"), params["input"]))
         self.answer(identifier, {"turnId": running.identifier}, running.script.faults)
 
+    # --- subagents ------------------------------------------------------------------------------
+
+    def subagents_of(self, parent: AppThread) -> list[AppThread]:
+        """Returns the threads of a thread's subagents, oldest first."""
+        return [thread for thread in self._subagents if thread.parent is parent]
+
+    def make_subagent(self, parent: AppThread) -> AppThread:
+        """Returns a new subagent of a thread. Nothing is sent about it."""
+        self._started_threads += 1
+        params = {"experimentalRawEvents": parent.raw}
+        child = AppThread(f"thread_{self._started_threads}", params, parent.model, parent)
+        self._subagents.append(child)
+        self.open_again(child)
+        return child
+
+    def open_again(self, child: AppThread) -> None:
+        self._threads[child.identifier] = child
+
+    def begin_turn_of(self, child: AppThread, task: str) -> None:
+        """Begins a turn of a subagent, as its parent has asked for."""
+        child.items.append(
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": task}]}
+        )
+        script = Script(child.request(), self.settings, self.faults)
+        self._started_turns += 1
+        child.turn = AppTurn(self, child, f"turn_{self._started_turns}", script, [])
+        child.turn.start([{"type": "text", "text": task, "text_elements": []}])
+
+    def close_subagent(self, child: AppThread) -> None:
+        """Ends a subagent, with its turn if one goes on."""
+        if child.turn is not None:
+            child.turn.abort()
+            child.turn.end("interrupted")
+        self._threads.pop(child.identifier, None)
+
     def _turn_interrupt(self, identifier: Any, params: Params) -> None:
         thread = self._thread(params)
-        if thread.turn is None or thread.turn.identifier != params["turnId"]:
+        if thread.turn is None or params["turnId"] not in ("", thread.turn.identifier):
             raise RpcError("no active turn to interrupt")
         running = thread.turn
         running.abort()

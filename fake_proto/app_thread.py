@@ -14,7 +14,9 @@ PART_TYPES = ("input_text", "input_image", "input_audio", "output_text")
 
 
 class AppThread:
-    """A thread: the parameters of `thread/start`, its history as Responses items, its token total, its running turn."""
+    """A thread: the parameters of `thread/start`, its history as Responses items, its token total, its running
+    turn. `parent`: the thread whose subagent it is.
+    """
 
     __slots__ = (
         "effort",
@@ -24,6 +26,7 @@ class AppThread:
         "model",
         "offered",
         "output_schema",
+        "parent",
         "raw",
         "subscribed",
         "summary",
@@ -32,8 +35,11 @@ class AppThread:
         "turn",
     )
 
-    def __init__(self, identifier: str, params: dict[str, Any], model: str) -> None:
+    def __init__(
+        self, identifier: str, params: dict[str, Any], model: str, parent: AppThread | None = None
+    ) -> None:
         self.identifier = identifier
+        self.parent = parent
         self.model = model
         self.effort: str | None = None
         self.raw = params.get("experimentalRawEvents") is True

@@ -6,6 +6,7 @@ from collections import deque
 
 from fake_proto import app_shapes as shapes
 from fake_proto.app_activity import ACTIVITIES
+from fake_proto.app_subagents import SUBAGENTS
 from fake_proto.app_thread import input_items
 from fake_proto.faults import Faults
 from fake_proto.request import output_text
@@ -50,6 +51,14 @@ class AppTurn:
         self.reply: Action | None = None
         self.inputs: list[tuple[str | None, list[Action]]] = []
         """What the user has said since the model was last asked: the client's ids, and the parts."""
+
+    @property
+    def agent(self) -> AppServerAgent:
+        return self._agent
+
+    @property
+    def thread(self) -> AppThread:
+        return self._thread
 
     def start(self, parts: list[Action]) -> None:
         """Sends `turn/started` and the user's message (`parts`: the input of `turn/start`), and starts the turn as a
@@ -390,6 +399,7 @@ class AppTurn:
 
 ACTIONS: dict[str, Callable[[AppTurn, Action], Waits]] = {
     **ACTIVITIES,
+    **SUBAGENTS,
     "message": AppTurn._message,
     "choices": AppTurn._choices,
     "reasoning": AppTurn._reasoning,

@@ -197,6 +197,10 @@ class ClaudeTurn:
     def play_big_line(self, action: Action) -> Waits:
         yield from self._own("Bash", {"command": "yes"}, "y" * action["bytes"])
 
+    def play_subagent(self, action: Action) -> Waits:
+        """Does nothing."""
+        yield self._script.delay
+
     def play_unknown_request(self, action: Action) -> Waits:
         """Sends a control request that no client knows, and takes any answer."""
         self._agent.ask("unknown", {"subtype": "later_version"}, self._script.faults)
@@ -305,6 +309,7 @@ ACTIONS: dict[str, Callable[[ClaudeTurn, Action], Waits]] = {
     "plan": ClaudeTurn.play_plan,
     "big_line": ClaudeTurn.play_big_line,
     "unknown_request": ClaudeTurn.play_unknown_request,
+    "subagent": ClaudeTurn.play_subagent,
     "approval": ClaudeTurn.play_approval,
     "retry": ClaudeTurn.play_retry,
 }

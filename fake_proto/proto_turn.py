@@ -261,6 +261,10 @@ class ProtoTurn:
         self.emit("plan_update", explanation=action["explanation"], plan=action["plan"])
         yield self._script.delay
 
+    def _subagent(self, action: Action) -> Waits:
+        """This dialect tells nothing of subagents."""
+        yield self._script.delay
+
     def _unknown_request(self, action: Action) -> Waits:
         """This dialect has no requests of the child: nothing happens."""
         yield from ()
@@ -279,6 +283,7 @@ ACTIONS: dict[str, Callable[[ProtoTurn, Action], Waits]] = {
     "web_search": ProtoTurn._web_search,
     "plan": ProtoTurn._plan,
     "unknown_request": ProtoTurn._unknown_request,
+    "subagent": ProtoTurn._subagent,
 }
 """How each action of a scenario is played."""
 

@@ -29,6 +29,7 @@ from codex_proxy.core.events import (
     ItemEnded,
     ItemStarted,
     Notice,
+    OfSubagent,
     OutputDelta,
     RawItem,
     ReasoningDelta,
@@ -37,6 +38,9 @@ from codex_proxy.core.events import (
     Retrying,
     ServedBy,
     StepCompleted,
+    SubagentClosed,
+    SubagentOpened,
+    TaskGiven,
     TextDelta,
     ToolCallRequested,
     TurnEnded,
@@ -100,6 +104,12 @@ class _StoredDetails(_Stored, tag="answer_details", frozen=True):
     tokens: Mapping[str, Mapping[str, int]] = {}
 
 
+class _StoredOfSubagent(_Stored, tag="of_subagent", frozen=True):
+    id: str
+    row: msgspec.Raw
+    """A row of the one event."""
+
+
 StoredEvent: TypeAlias = (
     Deltas
     | _StoredRawItem
@@ -108,6 +118,7 @@ StoredEvent: TypeAlias = (
     | _StoredLimits
     | _StoredMcpTools
     | _StoredDetails
+    | _StoredOfSubagent
     | TurnStarted
     | TurnEnded
     | ItemStarted
@@ -128,6 +139,9 @@ StoredEvent: TypeAlias = (
     | InputRequested
     | RequestClosed
     | InputTaken
+    | SubagentOpened
+    | SubagentClosed
+    | TaskGiven
     | ServedBy
     | Notice
 )
@@ -214,6 +228,7 @@ _TO_STORED: Final[Mapping[type, Callable[[Any], StoredEvent]]] = {
     AnnotationAdded: lambda event: _StoredAnnotation(_raw(event.json), event.id),
     HostedEvent: lambda event: _StoredHosted(_raw(event.json), event.id, event.type),
     AccountLimitsReported: lambda event: _StoredLimits(_raw(event.json)),
+    OfSubagent: lambda event: _StoredOfSubagent(event.id, msgspec.Raw(encode_row([event.event]))),
 }
 
 
@@ -227,6 +242,8 @@ def _event_of(stored: _Stored) -> Event:
             return HostedEvent(id, kind, bytes(json))
         case _StoredLimits(json):
             return AccountLimitsReported(bytes(json))
+        case _StoredOfSubagent(id, row):
+            return OfSubagent(id, *decode_row(bytes(row)))
         case _StoredMcpTools(id, server_label, tools, error, choice):
             return ItemStarted(McpTools(id, server_label, bytes(tools), error, choice))
         case _StoredDetails(fields, annotations, tokens):

@@ -133,6 +133,8 @@ class TurnStarted(_Event, tag="turn_started", frozen=True, gc=False):
     model: str = ""
     stored: bool = False
     """Whether the agent stores its session `thread_id`, as the turn asks for."""
+    subagents: tuple[str, ...] = ()
+    """The subagents of earlier turns that are still open."""
 
 
 class TurnEnded(_Event, tag="turn_ended", frozen=True):
@@ -305,6 +307,34 @@ class InputTaken(_Event, tag="input_taken", frozen=True, gc=False):
     id: str
 
 
+class SubagentOpened(_Event, tag="subagent_opened", frozen=True, gc=False):
+    """The agent has made a subagent, or opened a closed one again. `id` is the agent's own; `parent` is the subagent
+    that made it, or empty. `name` and `task` are empty if they are not told.
+    """
+
+    id: str
+    parent: str = ""
+    name: str = ""
+    task: str = ""
+
+
+class SubagentClosed(_Event, tag="subagent_closed", frozen=True, gc=False):
+    id: str
+
+
+class TaskGiven(_Event, tag="task_given", frozen=True, gc=False):
+    """A message to a subagent, among the events of its turn."""
+
+    text: str
+
+
+class OfSubagent(msgspec.Struct, frozen=True):
+    """An event of a turn of the subagent `id`. Its turns come one after the other, each with a start and an end."""
+
+    id: str
+    event: Event
+
+
 class RawItem(_Event, tag="raw_item", frozen=True, gc=False):
     """An output item as the model gave it, to be sent back with its next call."""
 
@@ -378,6 +408,10 @@ Event: TypeAlias = (
     | InputRequested
     | RequestClosed
     | InputTaken
+    | SubagentOpened
+    | SubagentClosed
+    | TaskGiven
+    | OfSubagent
     | RawItem
     | AccountLimitsReported
     | ForwardedBytes
@@ -386,6 +420,8 @@ Event: TypeAlias = (
     | Notice
 )
 
+OF_SUBAGENTS: Final[frozenset[type]] = frozenset({SubagentOpened, SubagentClosed, OfSubagent})
+"""What is told of subagents, besides the items of the agent's own calls."""
 MODEL_DELTAS: Final[frozenset[type]] = frozenset({TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta})
 """Pieces of what the model writes."""
 DELTAS: Final = MODEL_DELTAS | {OutputDelta}

@@ -265,7 +265,7 @@ class McpTools(_Item, tag="mcp_tools", frozen=True, gc=False):
 
 
 ActivityKind: TypeAlias = Literal[
-    "command", "file_change", "web_search", "mcp_call", "plan", "image", "question", "other"
+    "command", "file_change", "web_search", "mcp_call", "plan", "image", "question", "subagent", "other"
 ]
 
 
@@ -275,6 +275,23 @@ class FileDiff(msgspec.Struct, frozen=True, omit_defaults=True):
     path: str
     kind: str = ""
     diff: str = ""
+
+
+SubagentActionKind: TypeAlias = Literal["create", "send", "resume", "wait", "interrupt", "close", "message"]
+"""What is done with subagents. `message`: one tells its parent something."""
+
+
+class SubagentAction(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an agent does with subagents. `sender` is empty for the turn's own agent, and `recipients` are the agent's
+    own ids of the others; `text` is what they are told, if it is known.
+    """
+
+    kind: SubagentActionKind
+    sender: str = ""
+    recipients: tuple[str, ...] = ()
+    text: str = ""
+    model: str | None = None
+    effort: str | None = None
 
 
 class ActionDetails(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -293,6 +310,7 @@ class ActionDetails(msgspec.Struct, frozen=True, omit_defaults=True):
     result: str = ""
     """JSON."""
     error: str | None = None
+    subagent: SubagentAction | None = None
 
 
 class Activity(_Item, tag="activity", frozen=True, gc=False):

@@ -37,13 +37,15 @@ Capability = Literal[
     "model_choice",
     "stored_sessions",
     "steering",
+    "subagents",
 ]
 """What an agent can do. `tool_replies`: the turn continues with the outputs of its calls, so the server can run
 tools. `structured_output`: the provider gets the answer's schema, not the model as text. `max_tokens`: the agent
 applies the limit. `forwarding`: the server speaks Chat Completions, and can get fields that a `Turn` lacks.
 `system_prompt`: instructions are sent as such, not as text of the user. `parallel_calls`: the calls of a step are
 reported together. `model_choice`: the turn's model is used. `stored_sessions`: the agent stores its own session of a
-conversation, and goes on with it later. `steering`: a running turn takes further input of its client.
+conversation, and goes on with it later. `steering`: a running turn takes further input of its client. `subagents`: the
+turn's agent may have some.
 `effort`: the turn's effort is used, whatever efforts the models list. `code_interpreter`, `file_search`,
 `image_generation`: the model server runs these tools of OpenAI's servers.
 
@@ -190,6 +192,7 @@ OPTIONS: Final = (
     # A model server gets these as the client wrote them:
     *map(Option, ("passed_fields", "forwarded")),
     # Set by this server:
+    Option("subagents", fixes_session=True),
     *map(Option, ("owner", "max_server_steps", "schema_field", "confine_reads", "permissions", "origin")),
     Option("stored_session", fixes_session=True),
     *map(Option, ("reports_stop", "instructions_in_outputs", "calls_without_ids")),

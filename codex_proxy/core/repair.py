@@ -4,6 +4,7 @@
 - a delta comes only inside an open item of its kind, and every item is opened once and closed once;
 - the deltas of an item, joined, are its final text: what was sent is never changed or withdrawn;
 - both halves of a surrogate pair are in one delta: the first waits for the second. Alone it becomes U+FFFD;
+- the turns of a subagent are well-formed in the same way, and have ended when the turn itself ends for good;
 - no `Full*` and no `Retrying`: a text that the agent sends both in deltas and whole, or repeats after a retry
   (`core/retries.py`), is returned once.
 """
@@ -30,6 +31,7 @@ from codex_proxy.core.events import (
     ItemEnded,
     ItemStarted,
     Notice,
+    OfSubagent,
     OutputDelta,
     ReasoningDelta,
     ReasoningKind,
@@ -102,7 +104,8 @@ TOO_MANY_RETRIES = _failed_end(
     FaultKind.UPSTREAM_DISCONNECTED,
     f"The agent has repeated one call of its model more than {MAX_RETRIES} times. Try again later.",
 )
-ENDS_WELL = frozenset({Stop.STOP, Stop.TOOL_CALLS, Stop.FUNCTION_CALL})
+WAITS = frozenset({Stop.TOOL_CALLS, Stop.FUNCTION_CALL})
+ENDS_WELL = WAITS | {Stop.STOP}
 
 
 class TurnRepair:
@@ -125,6 +128,8 @@ class TurnRepair:
         self.retries = 0
         """Number of `Retrying` events since the model last sent something."""
         self._signs = TurnSigns()
+        self._subagents: dict[str, TurnRepair] = {}
+        """The repair of the last turn of each subagent."""
         self._current: tuple[str | None, list[str]] = None, []
         """The message to which the last event belongs, and its texts, if a `TextDelta` can simply be added: most events
         are pieces of one message in a row.
@@ -209,7 +214,23 @@ class TurnRepair:
         for held in list(self._open_items):
             self._close(held, status)
         self.ended = True
+        if stop not in WAITS:
+            self._end_subagents()
         self._out.append(TurnEnded(stop, event.trigger, failure, event.choice_stops, empty=event.empty))
+
+    def _end_subagents(self) -> None:
+        for id, repair in self._subagents.items():
+            if repair.started and not repair.ended:
+                self._feed_subagent(id, repair, TurnEnded(Stop.INTERRUPTED))
+
+    def _feed_subagent(self, id: str, repair: TurnRepair, event: Event) -> None:
+        self._out += [OfSubagent(id, each) for each in repair.feed([event])]
+
+    def _on_of_subagent(self, event: OfSubagent) -> None:
+        repair = self._subagents.get(event.id)
+        if repair is None or repair.ended:
+            repair = self._subagents[event.id] = TurnRepair()
+        self._feed_subagent(event.id, repair, event.event)
 
     def with_reason(self, ended: TurnEnded) -> TurnEnded:
         """Returns the agent's end, which `feed` has returned; with the reason if the turn is empty or the agent has
@@ -523,6 +544,7 @@ HANDLERS: Final[dict[type, Callable[[TurnRepair, Any], None]]] = {
     ApprovalRequested: TurnRepair._on_question,
     InputRequested: TurnRepair._on_question,
     InputTaken: TurnRepair._on_input_taken,
+    OfSubagent: TurnRepair._on_of_subagent,
     Retrying: TurnRepair._on_retrying,
 }
 """The methods by event; other events pass unchanged. Bound methods in each turn would be a reference cycle."""

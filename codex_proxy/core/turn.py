@@ -133,6 +133,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """What the agent's commands may do, unless `permissions` is set."""
     confine_reads: bool = False
     """Whether commands must be kept from reading this server's data; not every agent can do that."""
+    subagents: int = 0
+    """How many subagents the agent may have at a time. No request sets it: only sessions show what they do."""
     permissions: str | None = None
     """What the agent's commands may do, by the agent's own name; no request sets it."""
     choices: int = 1

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from codex_proxy.core.events import (
+    OF_SUBAGENTS,
     AccountLimitsReported,
     ApprovalRequested,
     Event,
@@ -133,7 +134,7 @@ DEFERRED_CALL = "Deferred: one call at a time. Make this call again if you still
 MODEL_FAULTS = frozenset({"unoffered_call", "unreadable_arguments"})
 """Codes of notices that the agent has answered an invalid call with an error."""
 
-NEVER_HELD = frozenset(
+NEVER_HELD = OF_SUBAGENTS | frozenset(
     {
         TurnStarted,
         UsageReported,

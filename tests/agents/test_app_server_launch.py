@@ -171,6 +171,7 @@ class TestArgv:
             "features.plugins": False,
             "features.apps": False,
             "features.unbounded_connection_retries": False,
+            "agents.enabled": False,
             "thread_unload_delay_secs": 0,
         }
 

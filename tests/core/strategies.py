@@ -51,6 +51,12 @@ OTHERS = (
     | st.just(ev.RawItem("message", b"{}"))
 )
 
-EVENTS = TALK | TALK | TALK | STEPS | NOTES | OTHERS | TURN
+SUBAGENTS = (
+    st.builds(ev.SubagentOpened, IDS)
+    | st.builds(ev.SubagentClosed, IDS)
+    | st.builds(ev.OfSubagent, IDS, TALK | STEPS | TURN | st.builds(ev.TaskGiven, TEXTS))
+)
+
+EVENTS = TALK | TALK | TALK | STEPS | NOTES | OTHERS | TURN | SUBAGENTS
 EVENT_LISTS = st.lists(EVENTS, max_size=25)
-UNENDED_LISTS = st.lists(TALK | TALK | TALK | STEPS | NOTES | OTHERS, max_size=25)
+UNENDED_LISTS = st.lists(TALK | TALK | TALK | STEPS | NOTES | OTHERS | SUBAGENTS, max_size=25)

@@ -486,3 +486,21 @@ def test_a_retry_behind_input_repeats_nothing_from_before_it() -> None:
     assert list(texts(log).values()) == ["Half", "Yes."]
     assert isinstance(log[-1], TurnEnded)
     assert log[-1].failure is None
+
+
+def test_a_subagents_turn_is_repaired_like_a_turn_and_ends_with_its_parents() -> None:
+    own: list[Event] = [FullText("m", "Hi."), ItemStarted(Activity("c", "command", "ls"))]
+    log = repair_all(
+        *(ev.OfSubagent("sub", event) for event in own), TextDelta("m", "Mine."), TurnEnded(Stop.STOP)
+    )
+    theirs = [event.event for event in log if isinstance(event, ev.OfSubagent)]
+    assert [type(event) for event in theirs] == [
+        *(ev.TurnStarted, ItemStarted, TextDelta, ItemStarted, ItemEnded, ItemEnded, TurnEnded)
+    ]
+    assert theirs[-1] == TurnEnded(Stop.INTERRUPTED)
+    assert log[-1] == TurnEnded(Stop.STOP)
+
+
+def test_a_subagents_turn_goes_on_while_its_parents_waits_for_the_client() -> None:
+    log = repair_all(ev.OfSubagent("sub", ev.TurnStarted()), TurnEnded(Stop.TOOL_CALLS))
+    assert [event.event for event in log if isinstance(event, ev.OfSubagent)] == [ev.TurnStarted()]

@@ -19,8 +19,10 @@ NAMES = [path.stem for path in SCENARIOS]
 WAITING = {"approval", "declined"}
 """Scenarios that wait for an answer of the client."""
 TOOLS = {name for name in NAMES if name.startswith(("tool_call", "function_call"))}
+SUBAGENTS = {name for name in NAMES if name.startswith("subagent")}
+"""Scenarios in which two turns of one process go on side by side."""
 CUT_IN_APP_SERVER = {"multi_choice", "multi_choice_mixed"}
-DIFFERENT = {"echo", *TOOLS, *CUT_IN_APP_SERVER, *WAITING}
+DIFFERENT = {"echo", *TOOLS, *SUBAGENTS, *CUT_IN_APP_SERVER, *WAITING}
 """Scenarios in which the dialects say different texts: other requests, other abilities."""
 NAMED_BY_THE_CONTRACT = """
 text long_text reasoning reasoning_raw multi_message no_deltas revised_text refusal length content_filter
@@ -98,7 +100,7 @@ def played_in_proto(child: Child) -> bytes:
 
 def played_in_app_server(child: AppChild) -> bytes:
     lines: list[bytes] = []
-    for name in sorted(set(NAMES) - WAITING):
+    for name in sorted(set(NAMES) - WAITING - SUBAGENTS):
         child.start_turn(child.start_thread(), f"[[fake:{name}]]")
         lines += child.lines_until(is_completed)
     return b"\n".join(lines)

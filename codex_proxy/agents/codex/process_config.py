@@ -246,6 +246,7 @@ class Switch(NamedTuple):
 
 
 UNLOAD_SWITCH: Final = "thread_unload_delay_secs"
+SUBAGENTS_SWITCH: Final = "agents.enabled"
 
 COMMON_SWITCHES: Final = (
     Switch("analytics.enabled", "false", "no connection but to the model provider"),
@@ -256,6 +257,7 @@ COMMON_SWITCHES: Final = (
         "false",
         "an unresponsive model provider must not block a turn for ever",
     ),
+    Switch(SUBAGENTS_SWITCH, "false", "subagents, which only threads that ask for them may have"),
     Switch(
         UNLOAD_SWITCH,
         "0",
@@ -275,7 +277,6 @@ PLAIN_SWITCHES: Final = (
     Switch("orchestrator.skills.enabled", "false", "two tools that read skills, in releases around 0.144"),
     Switch("tools.experimental_request_user_input.enabled", "false", "a tool of the agent"),
     Switch("tools.update_plan.enabled", "false", "a tool of the agent"),
-    Switch("agents.enabled", "false", "tools for sub-agents"),
     Switch("features.shell_tool", "false", "the shell: a plain model runs nothing"),
     Switch("features.unified_exec", "false", "the other shell"),
     Switch("features.goals", "false", "three tools of the agent"),

@@ -11,6 +11,7 @@ from typing import Any
 
 from codex_proxy.agents.codex_app_server import item_reader
 from codex_proxy.agents.codex_app_server.calls import ModelItems
+from codex_proxy.agents.codex_app_server.children import ITEM_METHODS, Children, children_named
 from codex_proxy.agents.codex_app_server.item_reader import MESSAGE, ItemReader, UserItem
 from codex_proxy.agents.codex_app_server.thread_turns import (
     ACTIVE,
@@ -110,6 +111,9 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         self._steer_unanswered = False
         self._steerable = True
         """Whether Codex has refused none: a later one must not come before it."""
+        self._children = Children()
+        self._held_end: TurnEnded | None = None
+        """The end of the agent's turn, which waits for those of its children."""
 
     # --- the dialect ----------------------------------------------------------------------------
 
@@ -171,7 +175,12 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         events, open_items, late = self._events, self._reader.open_items, self._previous_turn_id
         active = self._state is ACTIVE
         text_alone = True
+        children = self._children.threads
         for message in lines:
+            if children and (child := children.get(message.params.thread_id or "")) is not None:
+                self._writes.append(self._children.receive(child, message))
+                text_alone = False
+                continue
             if active and message.method == TEXT_DELTA and message.error is None:
                 params = message.params
                 if params.delta and (late is None or params.turn_id != late):
@@ -207,16 +216,24 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
             self._steer_next()
         return self._take_step()
 
+    @property
+    def _open_subagents(self) -> tuple[str, ...]:
+        return self._children.open
+
     def interrupt(self) -> Step:
         if self._state is ACTIVE:
             self._end(TurnEnded(Stop.INTERRUPTED))
         if self._state not in UNWANTED:
+            for method, params in self._children.stop():
+                self._requests.send(method, params)
             self._change(TurnChange.UNWANTED)
             self._continue_closing()
         return self._take_step()
 
     def eof(self, ended: Ended) -> Step:
         self._requests.clear()
+        if self._state is ACTIVE:
+            self._events += self._children.end(closes=True)
         return super().eof(ended)
 
     # --- our requests ---------------------------------------------------------------------------
@@ -308,9 +325,10 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
 
     def _end(self, ended: TurnEnded, *, running: bool = True) -> None:
         """Ends the client's turn. `running`: whether Codex may still work, so that it has to be interrupted."""
+        self._held_end = None
         self._reader.flush_outputs()
         raw, _ = self._model_items.take()
-        self._events += raw
+        self._events += [*raw, *self._children.end(closes=self._turn.stored_session is not None)]
         self._events.append(ended)
         self._questions.clear()
         self._tool_calls.clear()
@@ -378,6 +396,8 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
                     if self._steering and message.method == "item/started":
                         self._note_user_message(message.params)
                     about_item(self._reader, message.params)
+                    if message.method in ITEM_METHODS and children_named(message):
+                        self._children.on_item(message.params, ended=message.method == "item/completed")
             elif (handler := NOTIFICATIONS.get(message.method)) is not None:
                 handler(self, message.params)
 
@@ -445,6 +465,8 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
             return  # items that we injected come back under another turn's id
         item = bytes(params.item)  # it may have megabytes, and each copy of them takes milliseconds
         head = decode_part(item, RawItemHead)
+        if self._turn.subagents:
+            self._children.on_raw_item(head, item)
         call_id = self._model_items.add_output(head, item)
         if call_id is not None:
             if not self._tool_calls.waiting:
@@ -507,13 +529,21 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
             self._reader.add_refusals()
         if self._reader.ran_commands:  # one that the agent has not waited for outlives its turn
             self._end_commands()
-        self._end(turn_end(state), running=False)
+        ended = turn_end(state)
+        if ended.stop == Stop.STOP and self._children.working:
+            self._held_end = ended
+        else:
+            self._end(ended, running=False)
 
     # --- taking what was gathered ---------------------------------------------------------------
 
     def _take_step(self) -> Step:
         if self._model_items.must_request_now and not self._tool_calls.waiting and self._state is ACTIVE:
             self._end_step(None)
+        if self._held_end is not None and not self._children.working:
+            self._end(self._held_end, running=False)
+        if self._state is ACTIVE and not self._tool_calls.waiting:  # else nobody may listen
+            self._events += self._children.take()
         return super()._take_step()
 
 

@@ -23,6 +23,7 @@ from codex_proxy.agents.codex.codex_setup import (
 from codex_proxy.agents.codex.command_sandbox import ConfinedReads
 from codex_proxy.agents.codex.plain_home import codex_environment, in_own_home, make_plain_home
 from codex_proxy.agents.codex.process_config import (
+    SUBAGENTS_SWITCH,
     UNLOAD_SWITCH,
     ProviderConfig,
     arguments_of,
@@ -32,7 +33,7 @@ from codex_proxy.agents.codex.process_config import (
 from codex_proxy.agents.codex.program import NEWEST_TESTED, Version, find_version, refusal_of_old
 from codex_proxy.agents.codex_app_server.agent import AppServerAgent, AppServerProcesses
 from codex_proxy.agents.codex_app_server.binary_check import BinaryCheck, check_binary, renew_check
-from codex_proxy.agents.codex_app_server.contract import ContractCheck, Missing
+from codex_proxy.agents.codex_app_server.contract import ContractCheck, Feature, Missing
 from codex_proxy.agents.process_pool.plan import ONE_TURN_AHEAD, PoolLimits
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.core.faults import misconfigured
@@ -116,10 +117,12 @@ async def prepare_app_server(context: AgentContext) -> AppServerProcesses:
 
 
 def _contract_of(check: BinaryCheck) -> ContractCheck:
-    """Returns what the binary lacks. Without this switch another program could not use a stored thread."""
-    if UNLOAD_SWITCH not in check.unknown_switches:
-        return check.contract
-    return ContractCheck((*check.contract.missing, Missing(UNLOAD_SWITCH, "stored_sessions")))
+    """Returns what the binary lacks. Without the one switch another program could not use a stored thread; without the
+    other all turns have subagents, or none has.
+    """
+    needed: dict[str, Feature] = {UNLOAD_SWITCH: "stored_sessions", SUBAGENTS_SWITCH: "subagents"}
+    unknown = [Missing(key, feature) for key, feature in needed.items() if key in check.unknown_switches]
+    return ContractCheck((*check.contract.missing, *unknown))
 
 
 def pool_limits(settings: Settings) -> PoolLimits:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy import __version__
+from codex_proxy.agents.codex_app_server.children import ITEM_METHODS, children_named
 from codex_proxy.agents.codex_app_server.wire import (
     NO_PARAMS,
     Message,
@@ -103,6 +104,8 @@ class AppServerConnection:
         self._last_channel = 0
         self._threads: dict[str, int] = {}
         self._thread_of: dict[int, str] = {}
+        self._children_of: dict[int, list[str]] = {}
+        """The threads of each channel's subagents."""
         self._unanswered: dict[int, int] = {}
         self._in_flight = 0
         self._held_writes: deque[tuple[int, bytes]] = deque()
@@ -132,6 +135,8 @@ class AppServerConnection:
         thread = self._thread_of.pop(channel, None)
         if thread is not None and self._threads.get(thread) == channel:
             del self._threads[thread]
+        for child in self._children_of.pop(channel, ()):
+            self._threads.pop(child, None)
         if self._held_writes:
             self._held_writes = deque(each for each in self._held_writes if each[0] != channel)
         return self._release_held()
@@ -192,6 +197,8 @@ class AppServerConnection:
                     continue
                 last_thread, same = thread, by_channel.setdefault(channel, [])
             same.append(message)
+            if message.method in ITEM_METHODS and (named := children_named(message)):
+                self._bind_children(thread, named)
         if self._held_writes:
             writes.append(self._release_held())
         limits, self._new_limits = self._new_limits, None
@@ -243,6 +250,14 @@ class AppServerConnection:
         if thread:
             self._threads[thread] = channel
             self._thread_of[channel] = thread
+
+    def _bind_children(self, parent: str | None, children: Sequence[str]) -> None:
+        """Has the messages of a thread's subagents go where its own go."""
+        channel = self._threads.get(parent or "")
+        for child in children:
+            if channel is not None and child not in self._threads:
+                self._threads[child] = channel
+                self._children_of.setdefault(channel, []).append(child)
 
     def _handle_own_answer(self, message: Message) -> bytes:
         result, refused = message.result or b"{}", message.error

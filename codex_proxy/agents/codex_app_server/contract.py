@@ -144,7 +144,7 @@ CAPABILITIES: Final[frozenset[Capability]] = frozenset({
     "history", "client_tools", "tool_replies", "structured_output",
     "images", "plain_model", "web_search", "effort", "verbosity", "service_tier",
     "system_prompt", "sandbox", "exact_usage", "stop_reasons", "parallel_calls", "model_choice",
-    "stored_sessions", "steering",
+    "stored_sessions", "steering", "subagents",
 })  # fmt: skip
 
 ANY: Final = "any"

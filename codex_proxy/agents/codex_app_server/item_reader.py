@@ -23,7 +23,14 @@ from codex_proxy.core.events import (
     ReasoningKind,
     RefusalDelta,
 )
-from codex_proxy.core.items import ActionDetails, Activity, ActivityKind, FileDiff
+from codex_proxy.core.items import (
+    ActionDetails,
+    Activity,
+    ActivityKind,
+    FileDiff,
+    SubagentAction,
+    SubagentActionKind,
+)
 from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.core.limits import DELTA_SIZE
 
@@ -75,6 +82,14 @@ class ThreadItem(msgspec.Struct, frozen=True, gc=False):
     arguments: msgspec.Raw = msgspec.Raw()
     result: msgspec.Raw = msgspec.Raw()
     error: McpError | None = None
+    # Of subagents:
+    prompt: str | None = None
+    receivers: list[str] | None = msgspec.field(default=None, name="receiverThreadIds")
+    model: str | None = None
+    effort: str | None = msgspec.field(default=None, name="reasoningEffort")
+    kind: str | None = None
+    agent_thread: str | None = msgspec.field(default=None, name="agentThreadId")
+    agent_path: str | None = msgspec.field(default=None, name="agentPath")
 
 
 class UserItem(msgspec.Struct, frozen=True, gc=False):
@@ -101,12 +116,49 @@ def _files(item: ThreadItem) -> str:
     return ", ".join(change.path for change in item.changes or ())
 
 
+SUBAGENT_CALL: Final = "collabAgentToolCall"
+SUBAGENT_ACTIVITY: Final = "subAgentActivity"
+ACTIONS: Final[Mapping[str, SubagentActionKind]] = {
+    "spawnAgent": "create",
+    "sendInput": "send",
+    "resumeAgent": "resume",
+    "wait": "wait",
+    "closeAgent": "close",
+    "started": "create",
+    "interacted": "send",
+    "interrupted": "interrupt",
+}
+"""By the tool of a `SUBAGENT_CALL`, or the kind of a `SUBAGENT_ACTIVITY`."""
+
+
+def action_of(item: ThreadItem) -> SubagentAction | None:
+    """Returns what an item says of subagents; None if it is about something else, or no call of the model."""
+    if item.type == SUBAGENT_CALL:
+        name, recipients = item.tool, tuple(item.receivers or ())
+    elif item.type == SUBAGENT_ACTIVITY and item.agent_thread:
+        name, recipients = item.kind, (item.agent_thread,)
+    else:
+        return None
+    kind = ACTIONS.get(name or "")
+    if kind is None:
+        return None
+    text = _cut(item.prompt or "")
+    return SubagentAction(kind, "", recipients, text, item.model or None, item.effort)
+
+
+def _action_line(item: ThreadItem) -> str:
+    action = action_of(item)
+    return "" if action is None else f"{action.kind} {item.agent_path or ''}".rstrip()
+
+
 ACTIVITIES: Final[Mapping[str, tuple[ActivityKind, Callable[[ThreadItem], str]]]] = {
     "commandExecution": ("command", lambda item: item.command or ""),
     "fileChange": ("file_change", _files),
     "mcpToolCall": ("mcp_call", lambda item: f"{item.server or '?'}.{item.tool or '?'}"),
     "webSearch": ("web_search", lambda item: item.query or ""),
     "imageView": ("image", lambda item: item.path or ""),
+    SUBAGENT_CALL: ("subagent", _action_line),
+    SUBAGENT_ACTIVITY: ("subagent", _action_line),
 }
 DESCRIBED_AT_END = frozenset({"webSearch"})
 """Types of items that can be described only when completed."""
@@ -119,6 +171,8 @@ def activity_of(item: ThreadItem) -> Activity | None:
     if known is None:
         return None
     kind, described = known
+    if kind == "subagent" and action_of(item) is None:
+        return None
     return Activity(item.id, kind, " ".join(described(item).split()), details=details_of(item))
 
 
@@ -134,6 +188,8 @@ def details_of(item: ThreadItem) -> ActionDetails | None:
     if item.type == "fileChange":
         changes = (FileDiff(each.path, each.kind.type, _cut(each.diff)) for each in item.changes or ())
         return ActionDetails(changes=tuple(islice(changes, MAX_CHANGES)))
+    if (action := action_of(item)) is not None:
+        return ActionDetails(subagent=action)
     if item.type != "mcpToolCall":
         return None
     return ActionDetails(

@@ -247,9 +247,11 @@ def thread_params(turn: Turn) -> dict[str, Any]:
         params["permissions"] = turn.permissions
     if plain or turn.tools:
         params["dynamicTools"] = dynamic_tools(turn.tools, plain=plain)
-    config = {"model_verbosity": turn.verbosity} if turn.verbosity else {}
+    config: dict[str, Any] = {"model_verbosity": turn.verbosity} if turn.verbosity else {}
     if turn.web_search:
         config["web_search"] = "live"  # replaces the process's setting, which is for turns without it
+    if turn.subagents:
+        config |= subagent_settings(turn.subagents)
     return params | {"config": config} if config else params
 
 
@@ -263,6 +265,15 @@ def resume_params(turn: Turn, thread: str) -> dict[str, Any]:
     """
     settings = {name: value for name, value in thread_params(turn).items() if name not in NOT_RESUMED}
     return {"threadId": thread, "excludeTurns": True, **settings}
+
+
+def subagent_settings(count: int) -> dict[str, Any]:
+    """Returns the settings of a thread that may have `count` subagents at a time, which have none themselves."""
+    return {
+        "agents.enabled": True,
+        "agents.max_concurrent_threads_per_session": count,
+        "agents.max_depth": 1,
+    }
 
 
 def turn_settings(turn: Turn) -> dict[str, Any]:

@@ -20,7 +20,7 @@ PROTO_CAPABILITIES: Final[frozenset[Capability]] = frozenset({
 })  # fmt: skip
 """The capabilities with `codex proto`. Without `tool_replies`: a turn ends when it has calls."""
 APP_SERVER_CAPABILITIES: Final[frozenset[Capability]] = PROTO_CAPABILITIES | {
-    "tool_replies", "web_search", "verbosity", "service_tier", "stored_sessions",
+    "tool_replies", "web_search", "verbosity", "service_tier", "stored_sessions", "subagents",
 }  # fmt: skip
 
 OF_PARTS: Final[Mapping[str, AgentSpec]] = {

@@ -194,6 +194,11 @@ class ConversationTurn(ABC, Generic[S, C, Q]):
 
     def _close_items(self) -> None: ...
 
+    @property
+    def _open_subagents(self) -> tuple[str, ...]:
+        """The subagents of earlier turns that are still open."""
+        return ()
+
     # --- for the dialect ------------------------------------------------------------------------
 
     def _decide(self, request_id: str, reply: Decision) -> None:
@@ -208,7 +213,7 @@ class ConversationTurn(ABC, Generic[S, C, Q]):
     def _note_start(self, model: str) -> None:
         """Tells that the agent's session has taken the turn."""
         stored = self.stores_sessions and self._turn.stored_session is not None
-        self._events.append(TurnStarted(self._session_id, model, stored))
+        self._events.append(TurnStarted(self._session_id, model, stored, self._open_subagents))
 
     def _change(self, change: C) -> None:
         self._state = self._states.table[self._state, change]

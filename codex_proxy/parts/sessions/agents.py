@@ -13,6 +13,8 @@ from codex_proxy.core.faults import bad_request
 from codex_proxy.parts.sessions import wire
 from codex_proxy.surfaces.answers.renderer import Count, Object, Yes
 
+DEFAULT_SUBAGENTS: Final = 6
+
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The settings of an agent. A field that is None: the model's or this server's default."""
@@ -27,6 +29,8 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     format: dict[str, Any] | None = None
     verbosity: str | None = None
     service_tier: str | None = None
+    subagents: int = 0
+    """How many subagents the agent may have at a time."""
 
 
 class StoredAgent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -76,10 +80,8 @@ def _stored(given: Any, name: str, place: str) -> Mapping[str, Any]:
             "verbosity": value and value.verbosity,
         }
     if name == "multi_agent":
-        if value is not None and value.enabled:
-            message = "Subagents are not served here: leave 'multi_agent' out, or set 'enabled' to false."
-            raise bad_request(message, f"{place}multi_agent.enabled", "unsupported_by_agent")
-        return {}
+        enabled = value is not None and value.enabled
+        return {"subagents": (value.max_concurrent_subagents or DEFAULT_SUBAGENTS) if enabled else 0}
     return {name: value} if name in AgentSettings.__struct_fields__ else {}
 
 
@@ -207,7 +209,10 @@ def _shown(id: str, settings: AgentSettings, *, saved: bool) -> SessionAgent:
             "verbosity": settings.verbosity or "medium",  # type: ignore[typeddict-item]  # checked on its way in
         },
         "service_tier": settings.service_tier or "auto",
-        "multi_agent": {"enabled": False, "max_concurrent_subagents": None},
+        "multi_agent": {
+            "enabled": settings.subagents > 0,
+            "max_concurrent_subagents": settings.subagents or None,
+        },
     }
 
 

@@ -16,6 +16,7 @@ from codex_proxy.parts.sessions import handlers, wire
 from codex_proxy.parts.sessions.agents import Agent, AgentDeleted
 from codex_proxy.parts.sessions.service import SESSIONS, Sessions
 from codex_proxy.parts.sessions.sessions import AgentSession, Environment, SessionDeleted, Turn
+from codex_proxy.parts.sessions.subagents import SubagentObject
 from codex_proxy.settings.fields import Settings
 from codex_proxy.surfaces.answers.renderer import ItemList, Object
 
@@ -65,6 +66,7 @@ _IDEMPOTENCY: Final = Parameter(
 _IDS: Final = {
     "id": "The id of the agent, session or environment.",
     "turn_id": "The id of a turn.",
+    "subagent_id": "The id of a subagent.",
 }
 
 
@@ -99,6 +101,7 @@ def _name(path: str) -> str:
 
 
 _SESSION: Final = "/agents/sessions/{id}"
+_SUBAGENT: Final = f"{_SESSION}/subagents/{{subagent_id}}"
 
 _HOSTED: Final = ("/agents/environments", "/agents/environments/templates", "/agents/automations", "/vaults")
 """What only OpenAI's service has: here the lists are empty, and nothing can be made."""
@@ -174,7 +177,22 @@ ENDPOINTS: Final = (
             parameters=_PAGE,
             operation_id=f"list_session_{name}",
         )
-        for name in ("subagents", "artifacts", "traces")
+        for name in ("artifacts", "traces")
+    ),
+    _endpoint(
+        f"GET {_SESSION}/subagents", handlers.list_subagents, ItemList[SubagentObject], parameters=_PAGE
+    ),
+    _endpoint(f"GET {_SUBAGENT}", handlers.retrieve_subagent, SubagentObject),
+    _endpoint(
+        f"GET {_SUBAGENT}/items", handlers.list_subagent_items, ItemList[Object], parameters=_FREE_PAGE
+    ),
+    _endpoint(f"GET {_SUBAGENT}/turns", handlers.list_subagent_turns, ItemList[Turn], parameters=_PAGE),
+    _endpoint(f"GET {_SUBAGENT}/turns/{{turn_id}}", handlers.retrieve_subagent_turn, Turn),
+    _endpoint(
+        f"GET {_SUBAGENT}/turns/{{turn_id}}/items",
+        handlers.list_subagent_turn_items,
+        ItemList[Object],
+        parameters=_FREE_PAGE,
     ),
     _endpoint("GET /agents/{id}", handlers.retrieve_agent, Agent),
     _endpoint("POST /agents/{id}", handlers.update_agent, Agent, body=wire.AgentBody),

@@ -34,6 +34,7 @@ from codex_proxy.parts.sessions.records import (
     AGENT,
     ENTRY,
     SESSION,
+    SUBAGENT,
     TURN,
     agent_record,
     matches,
@@ -48,12 +49,14 @@ from codex_proxy.parts.sessions.sessions import (
     Session,
     SessionDeleted,
     SessionTurn,
+    Subagent,
     item_object,
     session_object,
     turn_object,
 )
 from codex_proxy.parts.sessions.state import Result
 from codex_proxy.parts.sessions.stream import CONNECTED, EventReader
+from codex_proxy.parts.sessions.subagents import subagent_object
 from codex_proxy.responses.prepare import PreparedResponse
 from codex_proxy.store.values import Page, PageRequest
 from codex_proxy.surfaces.requests.body import RequestModel, number_in, unsupported_value
@@ -414,8 +417,11 @@ async def retrieve_session_turn(request: web.Request) -> web.Response:
 
 async def list_turn_items(request: web.Request) -> web.Response:
     """Lists the items of a turn."""
+    return await _items_of(request, await _turn(request))
+
+
+async def _items_of(request: web.Request, turn: SessionTurn) -> web.Response:
     sessions, owner = _at(request)
-    turn = await _turn(request)
     asked = _page_of(request, clamps=True)
     if asked.after is not None:
         after = await sessions.store.find(owner, ENTRY, asked.after)
@@ -430,9 +436,85 @@ async def _turn(request: web.Request) -> SessionTurn:
     session = await sessions.session(owner, _id(request))
     id = request.match_info["turn_id"]
     turn = await sessions.store.get(owner, TURN, id)
-    if turn.session != session.id:
+    if turn.session != session.id or turn.subagent:
         raise not_found(TURN, id)
     return turn
+
+
+# --- subagents ------------------------------------------------------------------------------------
+
+
+async def list_subagents(request: web.Request) -> web.Response:
+    """Lists the subagents of a session, also closed ones."""
+    sessions, owner = _at(request)
+    session = await sessions.session(owner, _id(request))
+    asked = _page_of(request)
+    page = await sessions.store.page(
+        owner, SUBAGENT, asked, parent=session.id, unknown_after=_unknown_resource()
+    )
+    return _list([subagent_object(each) for each in page.items], page)
+
+
+async def retrieve_subagent(request: web.Request) -> web.Response:
+    """Returns a subagent of a session."""
+    return json_response(subagent_object(await _subagent(request)))
+
+
+async def list_subagent_items(request: web.Request) -> web.Response:
+    """Lists the items of a subagent."""
+    sessions, owner = _at(request)
+    subagent = await _subagent(request)
+    asked = _page_of(request, clamps=True)
+    page = await sessions.store.page(owner, ENTRY, asked, parent=subagent.id, unknown_after=_unknown_item())
+    return _list([item_object(entry) for entry in page.items], page)
+
+
+async def list_subagent_turns(request: web.Request) -> web.Response:
+    """Lists the turns of a subagent."""
+    sessions, owner = _at(request)
+    subagent = await _subagent(request)
+    asked = _page_of(request)
+    page = await sessions.store.page(
+        owner, TURN, asked, parent=subagent.id, unknown_after=_unknown_resource()
+    )
+    return _list([turn_object(turn) for turn in page.items], page)
+
+
+async def retrieve_subagent_turn(request: web.Request) -> web.Response:
+    """Returns a turn of a subagent."""
+    return json_response(turn_object(await _subagent_turn(request)))
+
+
+async def list_subagent_turn_items(request: web.Request) -> web.Response:
+    """Lists the items of a turn of a subagent."""
+    return await _items_of(request, await _subagent_turn(request))
+
+
+async def _subagent(request: web.Request) -> Subagent:
+    sessions, owner = _at(request)
+    session = await sessions.session(owner, _id(request))
+    id = request.match_info["subagent_id"]
+    subagent = await sessions.store.get(owner, SUBAGENT, id)
+    if subagent.session != session.id:
+        raise not_found(SUBAGENT, id)
+    return subagent
+
+
+async def _subagent_turn(request: web.Request) -> SessionTurn:
+    sessions, owner = _at(request)
+    subagent = await _subagent(request)
+    id = request.match_info["turn_id"]
+    turn = await sessions.store.get(owner, TURN, id)
+    if turn.subagent != subagent.id:
+        raise not_found(TURN, id)
+    return turn
+
+
+def _unknown_resource() -> Fault:
+    return bad_request("Invalid resource ID in `after`", "after")
+
+
+# --- what sessions of this server do not have -----------------------------------------------------
 
 
 async def list_nothing(request: web.Request) -> web.Response:
@@ -441,7 +523,7 @@ async def list_nothing(request: web.Request) -> web.Response:
     if "id" in request.match_info:
         await sessions.session(owner, _id(request))
     if _page_of(request).after is not None:
-        raise bad_request("Invalid resource ID in `after`", "after")
+        raise _unknown_resource()
     return json_response(list_object([], has_more=False))
 
 

@@ -12,8 +12,9 @@ import msgspec
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.parts.sessions.agents import StoredAgent
-from codex_proxy.parts.sessions.sessions import Call, Entry, Session, SessionTurn
+from codex_proxy.parts.sessions.sessions import Call, Entry, Session, SessionTurn, Subagent
 from codex_proxy.parts.sessions.state import Stored
+from codex_proxy.parts.sessions.subagents import SubagentEntry
 from codex_proxy.store.health import store_errors_as_faults
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import NotStored, Page, PageRequest, PendingWebhook, Record, RecordKey
@@ -50,6 +51,7 @@ AGENT: Final = Kind("agent", StoredAgent, "Agent")
 SESSION: Final = Kind("session", Session, "Session")
 TURN: Final = Kind("session_turn", SessionTurn, "Turn")
 ENTRY: Final = Kind("session_item", Entry, "Item")
+SUBAGENT: Final = Kind("subagent", Subagent, "Subagent")
 CALL: Final = Kind("session_call", Call, "Call")
 INPUT: Final = Kind("session_input", Input, "Input")
 GONE: Final = Kind("deleted_session", Gone, "Session")
@@ -71,6 +73,9 @@ def records_of(session: Session, stored: Iterable[Stored], now: float) -> list[R
 
 
 def _record(session: Session, stored: Stored, now: float) -> Record:
+    parent = session.id
+    if isinstance(stored, SubagentEntry):
+        parent, stored = stored
     json = msgspec.json.encode(stored)
     match stored:
         case Session():
@@ -79,11 +84,14 @@ def _record(session: Session, stored: Stored, now: float) -> Record:
             return Record(kind=SESSION.name, id=stored.id, json=json, created=created, busy=busy)
         case SessionTurn():
             kind, id = TURN.key(stored.id)
+            parent = stored.subagent or parent
+        case Subagent():
+            kind, id = SUBAGENT.key(stored.id)
         case Entry():
             kind, id = ENTRY.key(stored.id)
         case Call():
             kind, id = CALL.key(_in_session(session.id, stored.call_id))
-    return Record(kind=kind, id=id, json=json, created=now, parent=session.id)
+    return Record(kind=kind, id=id, json=json, created=now, parent=parent)
 
 
 def input_record(session: str, key: str, digest: str, now: float) -> Record:
@@ -153,21 +161,22 @@ class SessionStore:
                 return entries
 
     async def entries_of(self, owner: str, turn: SessionTurn, page: PageRequest) -> Page[Entry]:
-        """Returns a page of a turn's entries, which stand together in those of its session. `page.after`: one of
-        them.
+        """Returns a page of a turn's entries, which stand together in those of its session or subagent. `page.after`:
+        one of them.
         """
+        parent = turn.subagent or turn.session
         found: list[Entry] = []
         after = page.after
         if after is None and page.order == "asc":
             after = turn.before or None
         elif after is None:
             later = PageRequest(1, "asc", turn.id)
-            following = (await self.page(owner, TURN, later, parent=turn.session)).items
+            following = (await self.page(owner, TURN, later, parent=parent)).items
             after = following[0].before if following else None
             if after is not None:  # the last of the turn, unless it has none
                 found.append(await self.get(owner, ENTRY, after))
         request = PageRequest(page.limit + 1 - len(found), page.order, after)
-        found += (await self.page(owner, ENTRY, request, parent=turn.session)).items
+        found += (await self.page(owner, ENTRY, request, parent=parent)).items
         found = [entry for entry in found if entry.turn == turn.id]
         return Page(tuple(found[: page.limit]), len(found) > page.limit)
 

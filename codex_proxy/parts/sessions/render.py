@@ -96,7 +96,7 @@ class TurnRenderer:
         self.calls: list[Call] = []
         """New calls of the client's functions."""
         self._session = session
-        self._turn = turn
+        self.turn = turn
         self._open: dict[str, _Open] = {}
         self._kept: set[str] = set()
         """Items that have an entry already, although they are open."""
@@ -120,7 +120,7 @@ class TurnRenderer:
     def new_id(self, prefix: str) -> str:
         """Returns the id of the turn's next item."""
         self.items += 1
-        return f"{prefix}_{self._turn.removeprefix('turn_')}_{self.items}"
+        return f"{prefix}_{self.turn.removeprefix('turn_')}_{self.items}"
 
     def add_input(self, entry: Entry, item: ItemObject) -> None:
         """Adds an item of the client."""
@@ -135,7 +135,7 @@ class TurnRenderer:
             if opened.place < place and opened.id not in self._kept:
                 self._kept.add(opened.id)
                 whole = [*opened.whole.events(), ItemEnded(opened.whole.item.id, "incomplete")]
-                self.entries.append(Entry(opened.id, self._turn, AgentItem.of(whole)))
+                self.entries.append(Entry(opened.id, self.turn, AgentItem.of(whole)))
                 self.last = opened.id
         self.entries.append(entry)
         if entry.id in self._kept:
@@ -161,6 +161,8 @@ class TurnRenderer:
         whole = WholeItem(item)
         if isinstance(item, _WITH_ARGUMENTS):
             self._unshown[item.id] = whole
+        elif whole.is_message_of_agent:
+            self._add_message(whole)
         elif whole.object("", ""):
             self._show(whole)
 
@@ -169,10 +171,16 @@ class TurnRenderer:
         opened = _Open(self.new_id(_PREFIXES[type(item)]), self.outputs, whole)
         self.outputs += 1
         self._open[item.id] = opened
-        self._tell("item.added", item=whole.object(opened.id, self._turn), output_index=opened.place)
+        self._tell("item.added", item=whole.object(opened.id, self.turn), output_index=opened.place)
         if isinstance(item, Message):
             self._tell_part(opened, "content_part.added", part={"type": "output_text", "text": ""})
         return opened
+
+    def _add_message(self, whole: WholeItem) -> None:
+        """Adds a message of a subagent, which the agent has got as a whole: it is none of its own output."""
+        whole.status = "completed"
+        entry = Entry(self.new_id("amsg"), self.turn, AgentItem.of(whole.events()))
+        self.add_input(entry, whole.object(entry.id, self.turn))
 
     def _on_text(self, event: TextDelta | RefusalDelta) -> None:
         opened = self._open.get(event.id)
@@ -208,7 +216,7 @@ class TurnRenderer:
                 {
                     "type": "agent.output.command_execution_output.delta",
                     "session_id": self._session,
-                    "turn_id": self._turn,
+                    "turn_id": self.turn,
                     "item_id": opened.id,
                     "output_index": opened.place,
                     "delta": event.text,
@@ -227,7 +235,7 @@ class TurnRenderer:
         whole, item = opened.whole, opened.whole.item
         if isinstance(item, ToolCall):  # its item ends with its result
             arguments = "".join(whole.text)
-            call = Call(item.call_id, item.name, arguments, self._turn, opened.id, opened.place)
+            call = Call(item.call_id, item.name, arguments, self.turn, opened.id, opened.place)
             self.calls.append(call)
             self._keep(call_entry(call), opened.place)
             return
@@ -237,8 +245,8 @@ class TurnRenderer:
             self._tell_part(opened, "content_part.done", part={"type": "output_text", "text": text})
         self._end_summary(opened, interrupted=event.status != "completed")
         whole.add(event)
-        self._tell("item.done", item=whole.object(opened.id, self._turn), output_index=opened.place)
-        self._keep(Entry(opened.id, self._turn, AgentItem.of(whole.events())), opened.place)
+        self._tell("item.done", item=whole.object(opened.id, self.turn), output_index=opened.place)
+        self._keep(Entry(opened.id, self.turn, AgentItem.of(whole.events())), opened.place)
 
     def _end_summary(self, opened: _Open, *, interrupted: bool = False) -> None:
         id = opened.whole.item.id
@@ -253,7 +261,7 @@ class TurnRenderer:
     # --- events -----------------------------------------------------------------------------------
 
     def _tell(self, kind: str, **fields: Any) -> None:
-        self.events.append(turn_event(self._session, self._turn, kind, **fields))
+        self.events.append(turn_event(self._session, self.turn, kind, **fields))
 
     def _tell_part(self, opened: _Open, kind: str, **fields: Any) -> None:
         self._tell(kind, item_id=opened.id, output_index=opened.place, content_index=0, **fields)

@@ -11,10 +11,20 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
+import msgspec
 import structlog
 
 from codex_proxy.core.beside_the_loop import beside_the_loop
-from codex_proxy.core.events import Event, Spending, StepCompleted, Stop, TurnEnded, Usage, UsageReported
+from codex_proxy.core.events import (
+    Event,
+    OfSubagent,
+    Spending,
+    StepCompleted,
+    Stop,
+    TurnEnded,
+    Usage,
+    UsageReported,
+)
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.core.own_errors import trace_of
 from codex_proxy.core.turn import fixed_by_session
@@ -72,6 +82,7 @@ class RunTokens:
         self.prompt: Callable[[], int] = lambda: 0
         """Returns an estimate of the input."""
         self._spent = TurnTokens()
+        self._of_subagents = Usage()
         self._failed = False
         self._chars = 0
 
@@ -81,6 +92,9 @@ class RunTokens:
                 self._spent.add_total(event)
             elif isinstance(event, StepCompleted):
                 self._spent.add_call(event)
+            elif isinstance(event, OfSubagent):
+                if isinstance(event.event, StepCompleted) and event.event.usage is not None:
+                    self._of_subagents += event.event.usage
             elif isinstance(event, TurnEnded):
                 self._spent.end(event)
                 self._failed = event.failure is not None
@@ -93,7 +107,9 @@ class RunTokens:
         return None if self._spent.is_estimated else self._spent.reported
 
     def spending(self) -> Spending:
-        return self._spent.spending(prompt=self.prompt, answer=lambda: self._chars // 4, failed=self._failed)
+        """Returns what counts for the key: the turn's own tokens, and those of its subagents."""
+        own = self._spent.spending(prompt=self.prompt, answer=lambda: self._chars // 4, failed=self._failed)
+        return msgspec.structs.replace(own, tokens=own.tokens + self._of_subagents)
 
 
 class Server(Protocol):
@@ -469,7 +485,7 @@ class LiveSession:
                 long = cursor.has_long_answer and have_an_end(events)
                 async with self.lock:
                     shown = events if ended is None else events[:-1]
-                    await beside_the_loop(partial(self.state.feed, shown), long=long)
+                    await beside_the_loop(partial(self.state.feed, shown, self._service.now()), long=long)
                     await self._commit_surely(long=long)
                 if ended is not None:
                     return ended

@@ -48,6 +48,9 @@ MAX_STREAMS: Final = 1000
 """Maximum open streams of one key."""
 
 
+NO_SUBAGENTS: Final = (
+    "The agent {} has no subagents in such a session: leave 'multi_agent' out, or set 'enabled' to false."
+)
 _ANY_MESSAGE: Final[Content] = ({"type": "input_text", "text": "-"},)
 """With which the settings of a session without messages are checked."""
 
@@ -214,6 +217,7 @@ class Sessions:
             parsed = await beside_the_loop(parse_request, long=len(items) > MANY_ENTRIES)
             parsed = replace(parsed, optional_images=_earlier_images(parsed))
             parsed = self._with_stored_session(parsed, session, new_items)
+            parsed = self._with_subagents(parsed, session)
             context = await read_context(parsed, None, owner, responses.ids, self.epoch())
             return await prepare_in_context(
                 responses, parsed, context, owner, id=session.id, created=self.epoch()
@@ -236,6 +240,16 @@ class Sessions:
                 stored, id=session.thread.id, made_with=session.thread.made_with, new_items=new_items
             )
         return replace(parsed, turn=replace(parsed.turn, stored_session=stored))
+
+    def _with_subagents(self, parsed: ParsedResponse, session: Session) -> ParsedResponse:
+        """Returns the request with the subagents that its turn may have. Raises `Fault` if the agent has none."""
+        count = session.agent.subagents
+        if not count:
+            return parsed
+        agent = self.responses.runs.services.agent_of(parsed.turn)
+        if "subagents" not in agent.capabilities or parsed.turn.mode != "agent":
+            raise bad_request(NO_SUBAGENTS.format(agent.name), "multi_agent.enabled", "unsupported_by_agent")
+        return replace(parsed, turn=replace(parsed.turn, subagents=count))
 
     async def check_settings(
         self, owner: str, session: Session, messages: Sequence[Content] = ()

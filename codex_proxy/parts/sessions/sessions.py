@@ -6,7 +6,7 @@ that. Source: docs/agents-api.md.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict
 
 import msgspec
 
@@ -22,7 +22,6 @@ from codex_proxy.core.events import (
     TextDelta,
     Usage,
 )
-from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import (
     ActionDetails,
     Activity,
@@ -35,6 +34,7 @@ from codex_proxy.core.items import (
     ToolCall,
 )
 from codex_proxy.parts.sessions.agents import AgentSettings, SessionAgent, session_agent_object
+from codex_proxy.parts.sessions.subagent_calls import call_fields
 from codex_proxy.surfaces.answers.renderer import Count, Object, Yes
 
 Content: TypeAlias = tuple[dict[str, Any], ...]
@@ -88,6 +88,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     metadata: dict[str, str] = {}
     status: SessionStatus = "idle"
     error: str | None = None
+    subagents: tuple[Subagent, ...] = ()
+    """The newest ones, and all that are open."""
     turn: str = ""
     """The id of the turn that has not ended, if any."""
     calls: tuple[Call, ...] = ()
@@ -124,6 +126,8 @@ class SessionTurn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     session: str
     agent_id: str
     created_at: int
+    subagent: str = ""
+    """The id of the subagent whose turn it is; empty: the session's own."""
     status: TurnStatus = "queued"
     started_at: int | None = None
     completed_at: int | None = None
@@ -136,6 +140,25 @@ class SessionTurn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     outputs: int = 0
     runs: int = 0
     """How many runs of the agent have ended: one, and one for each time that calls got their results."""
+
+
+class Subagent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A subagent of a session. `own_id` is the agent's id of it; `parent` is the agent that made it."""
+
+    id: str
+    own_id: str
+    session: str
+    parent: str
+    opened_at: int
+    closed_at: int | None = None
+    name: str = ""
+    task: str = ""
+    turns: int = 0
+    """How many turns it has had."""
+    turn: SessionTurn | None = None
+    """The turn that has not ended, if any."""
+    last_item: str = ""
+    """The id of its last item; empty without one."""
 
 
 class UserMessage(msgspec.Struct, frozen=True, tag="user_message"):
@@ -249,6 +272,11 @@ class WholeItem:
         """Whether the item is shown as a command."""
         return isinstance(self.item, Activity) and self.item.kind in ("command", "file_change")
 
+    @property
+    def is_message_of_agent(self) -> bool:
+        """Whether the item is shown as a message between agents."""
+        return self.details.subagent is not None and self.details.subagent.kind == "message"
+
     def events(self) -> list[Event]:
         """Returns the whole item as few events."""
         id = self.item.id
@@ -273,6 +301,8 @@ class WholeItem:
         status = self.status
         if status == "failed" and shown["type"] in ("message", "reasoning", "web_search_call"):
             status = "incomplete"
+        if self.is_message_of_agent:  # is there at once
+            return {"id": id, "turn_id": turn, **shown}
         return {"type": shown["type"], "id": id, "turn_id": turn, "status": status, **shown}
 
     def _fields(self) -> dict[str, Any]:
@@ -315,6 +345,8 @@ class WholeItem:
                 "action": {"type": "search", "query": query, "queries": None},
             }
         details, output = self.details, "".join(self.output)
+        if details.subagent is not None:
+            return dict(call_fields(details.subagent))
         if item.kind == "mcp_call":
             label, _, name = item.text.partition(".")
             failed = self.status == "failed"
@@ -463,7 +495,7 @@ def turn_object(turn: SessionTurn) -> Turn:
         "object": "agent.session.turn",
         "session_id": turn.session,
         "agent_id": turn.agent_id,
-        "subagent_id": None,
+        "subagent_id": turn.subagent or None,
         "status": turn.status,
         "created_at": turn.created_at,
         "started_at": turn.started_at,
@@ -484,44 +516,6 @@ def usage_object(usage: Usage | None) -> TokenUsage | None:
         "output_tokens_details": {"reasoning_tokens": usage.reasoning},
         "total_tokens": usage.input + usage.output,
     }
-
-
-# --- errors -----------------------------------------------------------------------------------------
-
-_CODES: Final[Mapping[FaultKind, str]] = {
-    FaultKind.INVALID_REQUEST: "invalid_request",
-    FaultKind.NOT_ALLOWED: "invalid_request",
-    FaultKind.REQUEST_TOO_LARGE: "invalid_request",
-    FaultKind.REJECTED_BY_PROVIDER: "invalid_request",
-    FaultKind.CONTEXT_LENGTH_EXCEEDED: "context_length_exceeded",
-    FaultKind.MODEL_NOT_FOUND: "resource_not_found",
-    FaultKind.NOT_FOUND: "resource_not_found",
-    FaultKind.INVALID_API_KEY: "authentication_error",
-    FaultKind.AGENT_NOT_AUTHENTICATED: "authentication_error",
-    FaultKind.UPSTREAM_UNAUTHORIZED: "authentication_error",
-    FaultKind.RATE_LIMITED: "rate_limit_exceeded",
-    FaultKind.AGENT_RATE_LIMITED: "rate_limit_exceeded",
-    FaultKind.CONCURRENCY_EXCEEDED: "server_overloaded",
-    FaultKind.UNAVAILABLE: "server_overloaded",
-    FaultKind.STOPPING: "server_overloaded",
-    FaultKind.USAGE_LIMIT_REACHED: "usage_limit_exceeded",
-    FaultKind.INSUFFICIENT_QUOTA: "credit_balance_exhausted",
-    FaultKind.UPSTREAM_ERROR: "server_error",
-    FaultKind.UPSTREAM_DISCONNECTED: "connection_failed",
-    FaultKind.UPSTREAM_UNREACHABLE: "connection_failed",
-    FaultKind.UPSTREAM_TIMEOUT: "request_timeout",
-    FaultKind.TIMED_OUT: "request_timeout",
-    FaultKind.CONFLICT: "active_turn_not_steerable",
-}
-"""The codes of failed turns; others are `internal_error`."""
-
-TOO_LONG: Final = TurnError(
-    "max_output_tokens", "The answer was cut at the model's limit of output tokens, or at one of this server."
-)
-
-
-def turn_error(failure: Failure) -> TurnError:
-    return TurnError(_CODES.get(failure.kind, "internal_error"), failure.message)
 
 
 # --- the conversation of a turn ----------------------------------------------------------------------

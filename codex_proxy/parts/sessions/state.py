@@ -18,7 +18,6 @@ from codex_proxy.core.items import ItemStatus
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.parts.sessions.render import EventObject, TurnRenderer, error_event, turn_event
 from codex_proxy.parts.sessions.sessions import (
-    TOO_LONG,
     AgentThread,
     Batch,
     Call,
@@ -33,15 +32,18 @@ from codex_proxy.parts.sessions.sessions import (
     call_entry,
     item_object,
     session_object,
-    turn_error,
     turn_object,
     usage_object,
 )
+from codex_proxy.parts.sessions.subagents import CONCERNS_SUBAGENTS, SubagentRecord, Subagents
+from codex_proxy.parts.sessions.turn_errors import TOO_LONG, turn_error
 
 MAX_QUEUED: Final = 100
 """Maximum batches of messages that wait in a session."""
 
-Stored: TypeAlias = Session | SessionTurn | Entry | Call
+_NOT_ONLY_RENDERED: Final = CONCERNS_SUBAGENTS | {InputTaken}
+
+Stored: TypeAlias = Session | SessionTurn | Entry | Call | SubagentRecord
 """What a change stores. A call is stored beside its session, so that a late result finds it."""
 
 
@@ -74,6 +76,7 @@ class SessionState:
         self.turn = turn
         self.last_item = last_item
         self._renderer = None if turn is None else _renderer_of(turn)
+        self._subagents = Subagents(session.id, session.agent_id, session.subagents)
         self._session_changed = False
         self._rest_told = turn is None and not session.queued
         """Whether readers know that no turn goes on."""
@@ -88,6 +91,7 @@ class SessionState:
     def take(self) -> Changes:
         """Returns what has changed since the last call."""
         records: list[Stored] = [self.session] if self._session_changed else []
+        records += self._subagents.take()
         records += [*self._turns.values(), *self._entries.values(), *self._calls.values()]
         events, self._events = self._events, []
         self._session_changed = False
@@ -102,6 +106,7 @@ class SessionState:
         def restore() -> None:
             self._renderer, self.session, self.turn, self.last_item = renderer, session, turn, last_item
             self._rest_told = rest_told
+            self._subagents = Subagents(session.id, session.agent_id, session.subagents)
             if restore_renderer is not None:
                 restore_renderer()
             self.take()
@@ -198,19 +203,26 @@ class SessionState:
             self._set_turn(status="in_progress", started_at=now)
             self._tell_turn("in_progress")
 
-    def feed(self, events: Sequence[Event]) -> None:
+    def feed(self, events: Sequence[Event], now: int) -> None:
         """Takes the next events of the run, but for its end. Messages that the agent has taken become items."""
         assert self._renderer is not None, "a run has a turn"
-        start = 0
-        for place, event in enumerate(events):
-            if type(event) is InputTaken:
-                self._renderer.feed(events[start:place])
-                self._take_input(event.id)
-                start = place
-            elif type(event) is TurnStarted and event.stored:
-                self._note_thread(event.thread_id)
-        self._renderer.feed(events[start:] if start else events)
+        if _NOT_ONLY_RENDERED.isdisjoint(map(type, events)):  # as most are pieces of text
+            self._renderer.feed(events)
+        else:
+            for event in events:
+                self._feed_one(event, now)
         self._take_rendered()
+
+    def _feed_one(self, event: Event, now: int) -> None:
+        assert self._renderer is not None, "a run has a turn"
+        if type(event) is InputTaken:
+            self._take_input(event.id)
+        elif type(event) is TurnStarted and event.stored:
+            self._note_thread(event.thread_id)
+        own = self._subagents.feed(event, now)
+        if own is not None:
+            self._renderer.feed([own])
+        self._take_subagents()
 
     def _note_thread(self, id: str) -> None:
         """Notes that the agent's own session has taken the turn."""
@@ -284,6 +296,9 @@ class SessionState:
         session = self.session
         for call in session.open_calls:
             self._end_call(call, "incomplete")
+        if status != "completed":  # the agent's thread has ended, and they with it
+            self._subagents.close_all(now)
+            self._take_subagents()
         self._set_turn(status=status, error=error, usage=usage, completed_at=now)
         self._set(
             turn="",
@@ -337,6 +352,14 @@ class SessionState:
             self.last_item = renderer.last or self.last_item
             self._set_turn(items=renderer.items, outputs=renderer.outputs)
         renderer.events, renderer.entries, renderer.calls = [], [], []
+
+    def _take_subagents(self) -> None:
+        if self._renderer is not None:
+            self._take_rendered()  # is told first
+        if self._subagents.known != self.session.subagents:
+            self._set(subagents=self._subagents.known)
+        self._events += self._subagents.events
+        self._subagents.events.clear()
 
     def _set(self, **changes: Any) -> None:
         self.session = replace(self.session, **changes)

@@ -12,7 +12,14 @@ from typing import Any, Final
 
 import aiohttp
 import openai
-from openai.types.beta import Agent, AgentDeleted, AgentSession, AgentSessionDeleted, AgentSessionEvent
+from openai.types.beta import (
+    Agent,
+    AgentDeleted,
+    AgentSession,
+    AgentSessionDeleted,
+    AgentSessionEvent,
+    Subagent,
+)
 from openai.types.beta.agent_session_item import AgentSessionItem
 from openai.types.beta.agents.sessions.turn import Turn
 
@@ -36,6 +43,7 @@ _TYPES: Final[Mapping[str, Any]] = {
     "agent.deleted": AgentDeleted,
     "agent.session": AgentSession,
     "agent.session.deleted": AgentSessionDeleted,
+    "agent.session.subagent": Subagent,
     "agent.session.turn": Turn,
 }
 

@@ -73,7 +73,7 @@ class Driven:
     def feed(self, *events: Event) -> list[str]:
         """The agent tells these events of a run."""
         self.state.on_run_began(2)
-        self.state.feed(events)
+        self.state.feed(events, 3)
         return self.take()
 
     def end_run(self, stop: str = Stop.STOP, usage: Usage | None = TOKENS, **more: Any) -> list[str]:

@@ -200,7 +200,6 @@ AGENT_REFUSALS: tuple[tuple[dict[str, Any], str, str | None], ...] = (
         "unsupported_by_server",
     ),
     (tool(**{**MCP, "transport": {"type": "http"}}), "tools[0].transport.server_url", None),
-    (agent(multi_agent={"enabled": True}), "multi_agent.enabled", "unsupported_by_agent"),
     (
         agent(multi_agent={"enabled": False, "max_concurrent_subagents": 0}),
         "multi_agent.max_concurrent_subagents",

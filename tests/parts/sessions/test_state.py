@@ -325,7 +325,7 @@ def test_a_message_is_no_longer_waiting_with_the_commit_that_makes_it_an_item() 
     driven = Driven()
     driven.say("One.")
     driven.state.on_run_began(2)
-    driven.state.feed([InputTaken(driven.state.session.queued[0].id)])
+    driven.state.feed([InputTaken(driven.state.session.queued[0].id)], 3)
     records, _ = driven.state.take()
     [session] = [record for record in records if isinstance(record, Session)]
     [entry] = [record for record in records if isinstance(record, Entry)]

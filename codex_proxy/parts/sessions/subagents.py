@@ -1,0 +1,293 @@
+"""The subagents of a session: what the agent's events say of them becomes their objects, turns and items, which are
+kept beside those of the session's own turns. Readers of the session learn only that a subagent is there, or closed.
+Nothing here does IO, reads a clock or makes ids.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Final, Literal, NamedTuple, TypedDict
+
+from msgspec.structs import replace
+
+from codex_proxy.core.events import (
+    OF_SUBAGENTS,
+    Event,
+    ItemEnded,
+    ItemStarted,
+    OfSubagent,
+    StepCompleted,
+    Stop,
+    SubagentClosed,
+    SubagentOpened,
+    TaskGiven,
+    TurnEnded,
+    TurnStarted,
+    Usage,
+)
+from codex_proxy.core.items import ActionDetails, Activity
+from codex_proxy.parts.sessions.render import EventObject, TurnRenderer
+from codex_proxy.parts.sessions.sessions import (
+    Content,
+    Entry,
+    SessionTurn,
+    Subagent,
+    UserMessage,
+    item_object,
+)
+from codex_proxy.parts.sessions.turn_errors import TOO_LONG, turn_error
+from codex_proxy.surfaces.answers.renderer import Count
+
+MAX_KEPT: Final = 100
+"""Subagents that a session remembers, besides those in the store; of more the oldest closed ones are forgotten."""
+MAX_TASK: Final = 4000
+"""Characters of a subagent's task in its object; its first message has the whole."""
+
+
+CONCERNS_SUBAGENTS: Final = OF_SUBAGENTS | {TurnStarted, ItemStarted, ItemEnded}
+"""The events that `Subagents.feed` changes."""
+
+
+class SubagentText(TypedDict):
+    type: Literal["output_text"]
+    text: str
+
+
+class SubagentObject(TypedDict):
+    """A subagent. `active` also while it waits for its next task."""
+
+    id: str
+    object: Literal["agent.session.subagent"]
+    session_id: str
+    parent_agent_id: str
+    name: str | None
+    instructions: list[SubagentText] | None
+    status: Literal["active", "closed"]
+    opened_at: Count
+    closed_at: Count | None
+
+
+def subagent_object(subagent: Subagent) -> SubagentObject:
+    return {
+        "id": subagent.id,
+        "object": "agent.session.subagent",
+        "session_id": subagent.session,
+        "parent_agent_id": subagent.parent,
+        "name": subagent.name or None,
+        "instructions": [{"type": "output_text", "text": subagent.task}] if subagent.task else None,
+        "status": "active" if subagent.closed_at is None else "closed",
+        "opened_at": subagent.opened_at,
+        "closed_at": subagent.closed_at,
+    }
+
+
+class SubagentEntry(NamedTuple):
+    """An item of a subagent."""
+
+    subagent: str
+    entry: Entry
+
+
+SubagentRecord = Subagent | SessionTurn | SubagentEntry
+
+
+def subagent_id(session: str, own_id: str) -> str:
+    """Returns the id of a subagent, which the agent calls `own_id`: two sessions may run on one thread of it."""
+    return f"subagent_{hashlib.sha256(f'{session} {own_id}'.encode()).hexdigest()[:32]}"
+
+
+class Subagents:
+    """The subagents of one session. `agent`: the id of the session's own agent."""
+
+    def __init__(self, session: str, agent: str, known: Sequence[Subagent]) -> None:
+        self._session = session
+        self._agent = agent
+        self._known: dict[str, Subagent] = {each.own_id: each for each in known}
+        self._renderers: dict[str, TurnRenderer] = {}
+        self._changed: dict[str, Subagent] = {}
+        self._turns: dict[str, SessionTurn] = {}
+        self._entries: dict[str, SubagentEntry] = {}
+        self.events: list[EventObject] = []
+        """What is to be sent; whoever sends it takes it away."""
+
+    @property
+    def known(self) -> tuple[Subagent, ...]:
+        return tuple(self._known.values())
+
+    def take(self) -> list[SubagentRecord]:
+        """Returns what has changed since the last call: each record behind the one that it is below."""
+        found: list[SubagentRecord] = [
+            *self._changed.values(),
+            *self._turns.values(),
+            *self._entries.values(),
+        ]
+        self._changed, self._turns, self._entries = {}, {}, {}
+        return found
+
+    def feed(self, event: Event, now: int) -> Event | None:
+        """Takes an event of a run. Returns it for the session's own turn, with the ids of subagents that clients know;
+        None if it is about a subagent alone.
+        """
+        match event:
+            case TurnStarted(subagents=still_open):
+                self.close_all(now, but=still_open)
+            case SubagentOpened():
+                self._open(event, now)
+                return None
+            case SubagentClosed(id):
+                if id in self._known:
+                    self._close(self._known[id], now)
+                return None
+            case OfSubagent(id, own):
+                if id in self._known:
+                    self._on_own(self._known[id], own, now)
+                return None
+        return self._with_known_ids(event, self._agent)
+
+    def close_all(self, now: int, *, but: Sequence[str] = ()) -> None:
+        """Closes all subagents, or all but these: the agent's thread is gone, on which they were."""
+        for subagent in self.known:
+            if subagent.own_id not in but and subagent.closed_at is None:
+                self._close(subagent, now)
+
+    # --- a subagent -------------------------------------------------------------------------------
+
+    def _open(self, event: SubagentOpened, now: int) -> None:
+        before = self._known.get(event.id)
+        if before is not None and before.closed_at is None:
+            return
+        if before is not None:
+            self._set(replace(before, closed_at=None))
+            self._tell("active", event.id)
+            return
+        parent = self._known.get(event.parent)
+        made = Subagent(
+            id=subagent_id(self._session, event.id),
+            own_id=event.id,
+            session=self._session,
+            parent=self._agent if parent is None else parent.id,
+            name=event.name,
+            task=event.task if len(event.task) <= MAX_TASK else f"{event.task[:MAX_TASK]}…",
+            opened_at=now,
+        )
+        closed = [each.own_id for each in self.known if each.closed_at is not None]
+        if len(self._known) >= MAX_KEPT and closed:
+            del self._known[closed[0]]
+        self._set(made)
+        self._tell("created", event.id)
+
+    def _close(self, subagent: Subagent, now: int) -> None:
+        self._end_turn(subagent, TurnEnded(Stop.INTERRUPTED), now)
+        self._set(replace(self._known[subagent.own_id], closed_at=now))
+        self._tell("closed", subagent.own_id)
+
+    def _set(self, subagent: Subagent) -> None:
+        self._known[subagent.own_id] = self._changed[subagent.id] = subagent
+
+    def _tell(self, kind: str, own_id: str) -> None:
+        told = subagent_object(self._known[own_id])
+        self.events.append({"type": f"agent.session.subagent.{kind}", "subagent": told})
+
+    # --- its turns --------------------------------------------------------------------------------
+
+    def _on_own(self, subagent: Subagent, event: Event, now: int) -> None:
+        if subagent.turn is None and not isinstance(event, TurnEnded):
+            subagent = self._begin_turn(subagent, now)
+        if isinstance(event, TurnEnded):
+            self._end_turn(subagent, event, now)
+            return
+        renderer = self._renderer(subagent)
+        if isinstance(event, TaskGiven):
+            content: Content = ({"type": "input_text", "text": event.text},)
+            entry = Entry(renderer.new_id("msg"), renderer.turn, UserMessage(content))
+            renderer.add_input(entry, item_object(entry))
+        elif isinstance(event, StepCompleted):
+            assert subagent.turn is not None, "one has begun above"
+            spent = None if subagent.turn.usage is None else subagent.turn.usage + (event.usage or Usage())
+            self._set_turn(subagent, usage=None if event.usage is None else spent)
+        else:
+            renderer.feed([self._with_known_ids(event, subagent.id)])
+        self._take_rendered(subagent.own_id, renderer)
+
+    def _begin_turn(self, subagent: Subagent, now: int) -> Subagent:
+        number = subagent.turns + 1
+        turn = SessionTurn(
+            id=f"turn_{subagent.id.removeprefix('subagent_')}_{number}",
+            session=self._session,
+            agent_id=self._agent,
+            subagent=subagent.id,
+            status="in_progress",
+            created_at=now,
+            started_at=now,
+            usage=Usage(),
+            before=subagent.last_item,
+        )
+        subagent = replace(subagent, turns=number, turn=turn)
+        self._turns[turn.id] = turn
+        self._set(subagent)
+        return subagent
+
+    def _end_turn(self, subagent: Subagent, ended: TurnEnded, now: int) -> None:
+        if subagent.turn is None:
+            return
+        renderer = self._renderer(subagent)
+        renderer.end()
+        self._take_rendered(subagent.own_id, renderer)
+        error = None if ended.failure is None else turn_error(ended.failure)
+        if ended.stop == Stop.LENGTH:
+            error = TOO_LONG
+        status = "failed" if error is not None else "completed"
+        if error is None and ended.stop == Stop.INTERRUPTED:
+            status = "cancelled"
+        subagent = self._known[subagent.own_id]
+        self._set_turn(subagent, status=status, error=error, completed_at=now)
+        self._set(replace(self._known[subagent.own_id], turn=None))
+        self._renderers.pop(subagent.own_id, None)
+
+    def _set_turn(self, subagent: Subagent, **changes: Any) -> None:
+        assert subagent.turn is not None, "a change of a turn has one"
+        turn = self._turns[subagent.turn.id] = replace(subagent.turn, **changes)
+        self._set(replace(subagent, turn=turn))
+
+    def _renderer(self, subagent: Subagent) -> TurnRenderer:
+        turn = subagent.turn
+        assert turn is not None, "what is rendered is of a turn"
+        found = self._renderers.get(subagent.own_id)
+        if found is None:
+            found = TurnRenderer(self._session, turn.id, items=turn.items, outputs=turn.outputs)
+            self._renderers[subagent.own_id] = found
+        return found
+
+    def _take_rendered(self, own_id: str, renderer: TurnRenderer) -> None:
+        """Keeps items, and drops the events: nobody reads those of a subagent."""
+        subagent = self._known[own_id]
+        self._entries |= {entry.id: SubagentEntry(subagent.id, entry) for entry in renderer.entries}
+        if renderer.entries:
+            self._set(replace(subagent, last_item=renderer.last or subagent.last_item))
+            self._set_turn(self._known[own_id], items=renderer.items, outputs=renderer.outputs)
+        renderer.events, renderer.entries, renderer.calls = [], [], []
+
+    # --- ids --------------------------------------------------------------------------------------
+
+    def _with_known_ids(self, event: Event, sender: str) -> Event:
+        """Returns an event of the agent `sender` in which subagents have the ids that clients know."""
+        match event:
+            case ItemStarted(item=Activity(details=ActionDetails(subagent=_) as details) as item):
+                return ItemStarted(replace(item, details=self._named(details, sender)))
+            case ItemEnded(details=ActionDetails(subagent=_) as details):
+                return replace(event, details=self._named(details, sender))
+        return event
+
+    def _named(self, details: ActionDetails, sender: str) -> ActionDetails:
+        action = details.subagent
+        if action is None:
+            return details
+        by, to = sender, tuple(self._id_of(each) for each in action.recipients)
+        if action.sender:
+            by, to = self._id_of(action.sender), (sender,)
+        return replace(details, subagent=replace(action, sender=by, recipients=to))
+
+    def _id_of(self, own_id: str) -> str:
+        found = self._known.get(own_id)
+        return subagent_id(self._session, own_id) if found is None else found.id

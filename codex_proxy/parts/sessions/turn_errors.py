@@ -1,0 +1,44 @@
+"""The errors of failed turns of the Agents API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.parts.sessions.sessions import TurnError
+
+_CODES: Final[Mapping[FaultKind, str]] = {
+    FaultKind.INVALID_REQUEST: "invalid_request",
+    FaultKind.NOT_ALLOWED: "invalid_request",
+    FaultKind.REQUEST_TOO_LARGE: "invalid_request",
+    FaultKind.REJECTED_BY_PROVIDER: "invalid_request",
+    FaultKind.CONTEXT_LENGTH_EXCEEDED: "context_length_exceeded",
+    FaultKind.MODEL_NOT_FOUND: "resource_not_found",
+    FaultKind.NOT_FOUND: "resource_not_found",
+    FaultKind.INVALID_API_KEY: "authentication_error",
+    FaultKind.AGENT_NOT_AUTHENTICATED: "authentication_error",
+    FaultKind.UPSTREAM_UNAUTHORIZED: "authentication_error",
+    FaultKind.RATE_LIMITED: "rate_limit_exceeded",
+    FaultKind.AGENT_RATE_LIMITED: "rate_limit_exceeded",
+    FaultKind.CONCURRENCY_EXCEEDED: "server_overloaded",
+    FaultKind.UNAVAILABLE: "server_overloaded",
+    FaultKind.STOPPING: "server_overloaded",
+    FaultKind.USAGE_LIMIT_REACHED: "usage_limit_exceeded",
+    FaultKind.INSUFFICIENT_QUOTA: "credit_balance_exhausted",
+    FaultKind.UPSTREAM_ERROR: "server_error",
+    FaultKind.UPSTREAM_DISCONNECTED: "connection_failed",
+    FaultKind.UPSTREAM_UNREACHABLE: "connection_failed",
+    FaultKind.UPSTREAM_TIMEOUT: "request_timeout",
+    FaultKind.TIMED_OUT: "request_timeout",
+    FaultKind.CONFLICT: "active_turn_not_steerable",
+}
+"""The codes of failed turns; others are `internal_error`."""
+
+TOO_LONG: Final = TurnError(
+    "max_output_tokens", "The answer was cut at the model's limit of output tokens, or at one of this server."
+)
+
+
+def turn_error(failure: Failure) -> TurnError:
+    return TurnError(_CODES.get(failure.kind, "internal_error"), failure.message)
