@@ -45,6 +45,7 @@ class AppServerAgent(RpcAgent):
             "thread/start": self._thread_start,
             "thread/resume": self._thread_resume,
             "thread/delete": self._thread_delete,
+            "thread/turns/list": self._turns_list,
             "thread/inject_items": self._inject_items,
             "turn/start": self._turn_start,
             "turn/steer": self._turn_steer,
@@ -132,6 +133,10 @@ class AppServerAgent(RpcAgent):
         }
         before = {"threadId": thread.identifier, "turnId": "turn_before", "tokenUsage": total}
         self.notify("thread/tokenUsage/updated", before)
+
+    def _turns_list(self, identifier: Any, params: Params) -> None:
+        self._stored_thread(params)
+        self.answer(identifier, {"data": [], "nextCursor": None})
 
     def _thread_delete(self, identifier: Any, params: Params) -> None:
         del self._stored[self._stored_thread(params).identifier]

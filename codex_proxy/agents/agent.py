@@ -13,6 +13,7 @@ import msgspec
 from codex_proxy.agents.sessions.account_limits import NewestLimits
 from codex_proxy.agents.sessions.session import AgentSession
 from codex_proxy.core.account import AgentModel
+from codex_proxy.core.events import TurnElsewhere
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.options import Capability
 from codex_proxy.core.turn import MODEL_SEPARATOR, Turn
@@ -81,6 +82,11 @@ class Agent(Protocol):
         other turn.
         """
 
+    async def turns_elsewhere(self, id: str, conversation: str, known: str) -> tuple[TurnElsewhere, ...]:
+        """Returns the turns that other programs have run on a stored session of a conversation since its last turn here
+        and the turn `known`, oldest first; empty if the agent cannot tell. Raises `Fault`.
+        """
+
     async def delete_session(self, id: str) -> None:
         """Deletes a session that the agent has stored for a turn (`Turn.stored_session`), if it is still there. Raises
         `Fault`: CONFLICT while another program uses it.
@@ -127,6 +133,9 @@ class AgentBase:
     async def release(self, session: AgentSession, *, finished: bool) -> None:
         await session.transport.release(finished=finished)
 
+    async def turns_elsewhere(self, id: str, conversation: str, known: str) -> tuple[TurnElsewhere, ...]:
+        return ()
+
     async def delete_session(self, id: str) -> None: ...
 
     async def ask_limits(self) -> None: ...
@@ -171,6 +180,9 @@ class AgentInFront(ABC):
 
     def models(self) -> tuple[AgentModel, ...]:
         return () if self._agent is None else self._agent.models()
+
+    async def turns_elsewhere(self, id: str, conversation: str, known: str) -> tuple[TurnElsewhere, ...]:
+        return () if self._agent is None else await self._agent.turns_elsewhere(id, conversation, known)
 
     async def delete_session(self, id: str) -> None:
         if self._agent is not None:

@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.items import ActionDetails, Item, ItemStatus, ToolKind
+from codex_proxy.core.items import ActionDetails, HistoryMessage, Item, ItemStatus, ToolKind
 
 EMPTY_HEADER: Final = "x-codex-empty"
 """The header, comment or field with an `EmptyReason`."""
@@ -419,6 +419,19 @@ Event: TypeAlias = (
     | ServedBy
     | Notice
 )
+
+
+class TurnElsewhere(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn of an agent's stored session that another program has run. Times: seconds since 1970."""
+
+    id: str
+    """The agent's id of the turn."""
+    stop: str
+    parts: tuple[HistoryMessage | tuple[Event, ...], ...]
+    """What the user said, and the events of what the agent did, in their order."""
+    started_at: int | None = None
+    completed_at: int | None = None
+
 
 OF_SUBAGENTS: Final[frozenset[type]] = frozenset({SubagentOpened, SubagentClosed, OfSubagent})
 """What is told of subagents, besides the items of the agent's own calls."""

@@ -297,6 +297,9 @@ class IdleSessions:
         del self._closed[found[1].reopen_id]
         return found[1]
 
+    def has(self, session: AgentSession) -> bool:
+        return id(session) in self._kept
+
     def close_stored(self, owner: str, conversation: str) -> None:
         """Closes the sessions of a conversation that the agent stores, so that others can use them."""
         for kept in list(self._kept.values()):

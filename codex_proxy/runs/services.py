@@ -22,6 +22,7 @@ from codex_proxy.agents.agent import Agent, agent_for, all_agents
 from codex_proxy.agents.sessions.session import AgentSession, SessionListener
 from codex_proxy.core.account import with_context_length, with_reset
 from codex_proxy.core.beside_the_loop import beside_the_loop, is_long
+from codex_proxy.core.events import TurnElsewhere
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.interfaces import keep_until_done
 from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, HistoryOutput, as_functions
@@ -174,6 +175,23 @@ class RunServices:
         in_use = self._stored_in_use.get((owner, conversation))
         if in_use is not None:
             await asyncio.wait({in_use[1]}, timeout=LET_GO_SECONDS)
+
+    async def turns_elsewhere(
+        self, owner: str, conversation: str, agent: str, id: str, known: str
+    ) -> tuple[TurnElsewhere, ...]:
+        """Returns the turns that other programs have run on a conversation's stored session behind the last one here
+        and the one that is `known`; nothing where the agent does not say.
+        """
+        in_use = self._stored_in_use.get((owner, conversation))
+        if in_use is not None and not self.idle_sessions.has(in_use[0]):
+            await asyncio.wait({in_use[1]}, timeout=LET_GO_SECONDS)
+        try:
+            for each in all_agents(self.agent):
+                if each.name == agent:
+                    return await each.turns_elsewhere(id, conversation, known)
+        except (Fault, OSError) as error:
+            log.warning("agent_session_not_read", agent=agent, reason=type(error).__name__)
+        return ()
 
     async def delete_stored(self, owner: str, conversation: str, agent: str, id: str) -> None:
         """Deletes a session that an agent has stored for a conversation; one that cannot be deleted is logged. Raises

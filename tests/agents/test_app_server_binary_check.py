@@ -88,7 +88,7 @@ async def test_a_binary_is_asked_once_and_then_its_answer_is_read(binary: Binary
 async def test_another_binary_in_its_place_is_asked_anew(binary: Binary) -> None:
     await binary.check()
     binary.becomes(ONE_CALL_AT_A_TIME, more="# it is longer, too")
-    assert (await binary.check()).contract.missing_features.keys() == {"parallel_calls"}
+    assert (await binary.check()).contract.missing_features.keys() == {"parallel_calls", "imported_turns"}
 
 
 async def test_a_binary_that_is_replaced_while_it_is_asked_is_asked_anew(binary: Binary) -> None:
@@ -137,7 +137,7 @@ async def test_a_script_whose_binary_has_changed_is_found_out_and_holds_from_the
     with structlog.testing.capture_logs() as lines:
         await binary.renew(later=KEPT_SECONDS + 10)
     assert [line["event"] for line in lines] == ["codex_changed"]
-    assert (await binary.check()).contract.missing_features.keys() == {"parallel_calls"}
+    assert (await binary.check()).contract.missing_features.keys() == {"parallel_calls", "imported_turns"}
 
 
 async def test_a_renewal_that_fails_is_logged_and_the_stored_answer_stays(binary: Binary) -> None:

@@ -79,7 +79,10 @@ def test_a_release_that_was_tested_lacks_nothing() -> None:
 
 def test_what_an_earlier_release_lacks_is_off_and_the_rest_is_served() -> None:
     found = check(schema(ONE_CALL_AT_A_TIME))
-    assert found.missing_features == {"parallel_calls": ("rawResponse/completed",)}
+    assert found.missing_features == {
+        "parallel_calls": ("rawResponse/completed",),
+        "imported_turns": ("thread/items/list.data[].item",),
+    }
     assert (found.refusal, found.capabilities) == (None, CAPABILITIES - {"parallel_calls"})
 
 

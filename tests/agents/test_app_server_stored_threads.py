@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from codex_proxy.core.events import Stop, ToolCallRequested, TurnEnded, TurnStarted, Usage, UsageReported
+from codex_proxy.agents.codex_app_server.stored_threads import (
+    ListedTurn,
+    TurnPage,
+    new_turns,
+    turn_elsewhere,
+)
+from codex_proxy.core.events import (
+    ItemEnded,
+    ItemTexts,
+    Stop,
+    ToolCallRequested,
+    TurnEnded,
+    TurnStarted,
+    Usage,
+    UsageReported,
+)
 from codex_proxy.core.faults import FaultKind
+from codex_proxy.core.items import HistoryMessage, ImagePart, TextPart
 from codex_proxy.core.turn import StoredSession
 from tests.agents.app_server_dialogue import SUNNY, THREAD, TURN, Dialogue
 
@@ -62,6 +79,7 @@ def test_a_stored_thread_is_resumed_with_the_policies_of_this_turn_and_only_its_
     assert dialogue.events == [TurnStarted("T-9", "m-1", stored=True)]
     [start] = dialogue.sent[1:]
     assert (start["method"], start["params"]["threadId"]) == ("turn/start", "T-9")
+    assert start["params"]["clientUserMessageId"] == "sess_1"
     assert [part["text"] for part in start["params"]["input"]] == ["Hi"]
 
 
@@ -88,6 +106,53 @@ def test_a_resumed_thread_asks_for_its_calls_one_by_one() -> None:
         "call_1",
         "call_2",
     ]
+
+
+# --- what other programs have done ----------------------------------------------------------------
+
+
+def listed(id: str, client: str | None = None, status: str = "completed", **more: object) -> ListedTurn:
+    """A turn of the list whose message has this `clientId`."""
+    said: dict[str, object] = {"type": "userMessage", "id": "u", "clientId": client, "content": []}
+    turn = msgspec.json.encode({"id": id, "status": status, "items": [said], **more})
+    return msgspec.json.decode(turn, type=ListedTurn)
+
+
+def ids(*newest_first: ListedTurn, known: str = "") -> list[str]:
+    return [turn.id for turn in new_turns(TurnPage(list(newest_first)), "sess_1", known)]
+
+
+def test_turns_of_others_behind_the_last_of_this_server_are_new_oldest_first() -> None:
+    ours = listed("2", "sess_1")
+    assert ids(listed("4"), listed("3", "other"), ours, listed("1")) == ["3", "4"]
+    assert ids(ours, listed("1")) == []
+    assert ids(listed("4"), listed("3"), ours, known="3") == ["4"]
+    assert ids(listed("5", status="inProgress"), listed("4"), ours) == ["4"]
+    assert ids(listed("4"), listed("3", items=[]), listed("2")) == ["4"], "its message was injected by us"
+
+
+def test_a_turn_of_another_program_has_what_was_said_and_done() -> None:
+    items = [
+        {"type": "userMessage", "id": "u", "content": [{"type": "text", "text": "Look."}, {"type": "skill"}]},
+        {"type": "reasoning", "id": "r", "summary": ["Hm."]},
+        {"type": "commandExecution", "id": "c", "command": "ls", "aggregatedOutput": "a", "exitCode": 0},
+        {"type": "userMessage", "id": "v", "content": [{"type": "image", "url": "data:image/png;base64,x"}]},
+        {"type": "unknownType", "id": "x"},
+        {"type": 5},
+        {"type": "agentMessage", "id": "m", "text": "Done."},
+    ]
+    turn = listed("9", status="interrupted", startedAt=5, completedAt=7)
+    found = turn_elsewhere(turn, [msgspec.Raw(msgspec.json.encode(item)) for item in items])
+    assert (found.id, found.stop, found.started_at, found.completed_at) == ("9", Stop.INTERRUPTED, 5, 7)
+    said, reasoning, command, pictured, message = found.parts
+    assert said == HistoryMessage("user", (TextPart("Look."),))
+    assert pictured == HistoryMessage("user", (ImagePart("data:image/png;base64,x"),))
+    texts = ItemTexts()
+    for part in (reasoning, command, message):
+        assert isinstance(part, tuple)
+        texts.add(part)
+        assert isinstance(part[-1], ItemEnded)
+    assert [texts.text("r"), texts.output("c"), texts.text("m")] == ["Hm.", "a", "Done."]
 
 
 @pytest.mark.parametrize("make", [lambda: stored().start(), reopened])

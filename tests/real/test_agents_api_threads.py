@@ -163,11 +163,32 @@ async def test_a_thread_goes_on_in_a_terminal_and_back(proxies: Proxies, model_s
     assert b"Noted." in await run_exec(home, "resume", thread, IN_TERMINAL)
     assert await run(client, session, WHO) == "Rumpel."
     assert await thread_of(client, session) == thread
-    assert spoken(model_server.calls[2]) == [
+    conversation = [
         *(("user", HELLO), ("assistant", "Hello.")),
         *(("user", IN_TERMINAL), ("assistant", "Noted.")),
         ("user", WHO),
     ]
+    assert spoken(model_server.calls[2]) == conversation
+    # What was done in the terminal is a turn of its own, with its items, once.
+    await run(client, session, WHO)
+    turns = [turn async for turn in client.beta.agents.sessions.turns.list(session, order="asc")]
+    assert [turn.status for turn in turns] == ["completed"] * 4
+    items: list[Any] = [item async for item in client.beta.agents.sessions.items.list(session, order="asc")]
+    assert [(item.role, item.content[0].text) for item in items if item.type == "message"][:5] == conversation
+    assert [item.turn_id for item in items[2:4]] == [turns[1].id] * 2
+
+
+async def test_a_command_of_the_terminal_is_an_item(proxies: Proxies, model_server: ModelServer) -> None:
+    client, home = (await proxies.of()).client, proxies.home
+    session = await new_session(client, home)
+    thread = await thread_of(client, session)
+    assert thread
+    await run_exec(home, "resume", thread, "[[model:shell cmd='echo hello' say=Done.]] Do it.")
+    await run(client, session, WHO)
+    items = [item async for item in client.beta.agents.sessions.items.list(session, order="asc")]
+    assert [item.type for item in items[2:5]] == ["message", "command_execution", "message"]
+    command: Any = items[3]
+    assert ("echo hello" in command.command, command.status, command.exit_code) == (True, "completed", 0)
 
 
 async def test_a_turn_fails_while_a_terminal_has_the_thread(

@@ -5,8 +5,10 @@ threads each; or a process for each turn.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 import structlog
@@ -17,22 +19,36 @@ from codex_proxy.agents.codex.program import NOT_SIGNED_IN
 from codex_proxy.agents.codex_app_server.app_server_dialect import AppServerTurn
 from codex_proxy.agents.codex_app_server.connection import AppServerConnection
 from codex_proxy.agents.codex_app_server.contract import ContractCheck
+from codex_proxy.agents.codex_app_server.stored_threads import (
+    MAX_PAGE,
+    MAX_TURNS,
+    ItemPage,
+    TurnPage,
+    new_turns,
+    turn_elsewhere,
+)
 from codex_proxy.agents.codex_app_server.thread_turns import with_raw_items
 from codex_proxy.agents.codex_app_server.wire import (
     OPEN_ELSEWHERE,
     THREAD_HELD,
     Message,
     RpcError,
+    StartedThread,
+    ThreadStartResult,
     request,
 )
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
 from codex_proxy.agents.dialect import Ended
 from codex_proxy.agents.process_pool.plan import PoolLimits
 from codex_proxy.agents.process_pool.pool import PooledAgent, ProcessPool
+from codex_proxy.agents.process_pool.processes import FileStamp, file_stamp
 from codex_proxy.agents.sessions.session import AgentSession, LineTooLong
 from codex_proxy.agents.sessions.shared_process import SharedProcess, SharedTransport
+from codex_proxy.agents.shared.failures import BAD_ANSWER
+from codex_proxy.agents.shared.json_lines import UnreadableError, decode_part
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.beside_the_loop import beside_the_loop, is_long
+from codex_proxy.core.events import TurnElsewhere
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.turn import Mode, Turn
 from codex_proxy.process.child import Command
@@ -87,29 +103,44 @@ class ThreadTransport(SharedTransport[AppServerProcess]):
         self.process.write(self.process.connection.send(self.channel, writes))
 
 
-class _Deletion:
-    """Reads the answer to `thread/delete`."""
+class _Requests:
+    """Asks a process about a thread on a channel, and reads the answers."""
 
-    def __init__(self) -> None:
-        self.error: asyncio.Future[RpcError | None] = asyncio.get_running_loop().create_future()
+    def __init__(self, transport: ThreadTransport) -> None:
+        self.closed = asyncio.Event()
+        """Set when the thread was unloaded."""
+        self._transport = transport
+        self._count = 0
+        self._answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        transport.attach(self)
 
-    def _end(self, error: RpcError | None) -> None:
-        if not self.error.done():
-            self.error.set_result(error)
+    async def ask(self, method: str, **params: Any) -> Message:
+        """Returns the answer: an error if the process ends before."""
+        self._count += 1
+        self._answer = asyncio.get_running_loop().create_future()
+        self._transport.send(request(f"{self._transport.channel}.{self._count}", method, params))
+        return await self._answer
+
+    def _on_answer(self, answer: Message) -> None:
+        if not self._answer.done():
+            self._answer.set_result(answer)
 
     def on_messages(self, messages: Sequence[Message], size: int) -> None:
         for message in messages:
             if message.method is None:
-                self._end(message.error)
+                self._on_answer(message)
+            elif message.method == "thread/closed":
+                self.closed.set()
 
     def on_end(self, ended: Ended) -> None:
-        self._end(NOT_ANSWERED)
+        self.closed.set()
+        self._on_answer(NOT_ANSWERED)
 
     def fail(self, failure: Failure) -> None:
-        self._end(NOT_ANSWERED)
+        self.on_end(Ended())
 
     def on_long_line(self, fault: LineTooLong) -> None:
-        self._end(NOT_ANSWERED)
+        self.on_end(Ended())
 
 
 class OnlyThreadTransport(ThreadTransport):
@@ -139,10 +170,44 @@ START_SECONDS = 20.0
 """Maximum seconds until the answer to `initialize`; 0.07 are usual, more in a new home or from a cold disk."""
 
 LIMITS_SECONDS = 5.0
-DELETE_SECONDS = 5.0
-NOT_ANSWERED = RpcError(0, "the agent did not answer")
+REQUEST_SECONDS = 5.0
+"""Maximum seconds for what is asked about a thread outside of turns."""
+MAX_FILES = 1000
+"""Maximum stored threads whose files are remembered."""
+NOT_ANSWERED = Message(error=RpcError(0, "the agent did not answer"))
 NO_THREAD = "no rollout found"
 """In the error about a thread that is gone."""
+
+T = TypeVar("T")
+
+
+def _result(answer: Message, type: type[T]) -> T:
+    """Returns an answer's result. Raises `UnreadableError` for an error, too."""
+    if answer.error is not None:
+        raise UnreadableError(answer.error.message)
+    return decode_part(answer.result, type)
+
+
+async def _read_turns(
+    requests: _Requests, thread: str, conversation: str, known: str
+) -> tuple[TurnElsewhere, ...]:
+    """Reads the turns of `AppServerAgent.turns_elsewhere`. Raises `UnreadableError`."""
+    listed = await requests.ask("thread/turns/list", threadId=thread, limit=MAX_TURNS)
+    found: list[TurnElsewhere] = []
+    for turn in new_turns(_result(listed, TurnPage), conversation, known):
+        items: list[msgspec.Raw] = []
+        next_page: str | None = ""
+        while next_page is not None:
+            cursor = {"cursor": next_page} if next_page else {}
+            answer = await requests.ask(
+                "thread/items/list", threadId=thread, turnId=turn.id, limit=MAX_PAGE, **cursor
+            )
+            page = _result(answer, ItemPage)
+            items += (each.item for each in page.data)
+            next_page = page.next_cursor
+        found.append(await beside_the_loop(partial(turn_elsewhere, turn, items), long=len(items) > MAX_PAGE))
+    return tuple(found)
+
 
 MODES: tuple[Mode, ...] = ("model", "agent")
 
@@ -201,6 +266,8 @@ class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
         )
         self._warm_plain = warm_plain
         self._serves_once = limits.serves_once
+        self._files: dict[str, tuple[str, FileStamp]] = {}
+        """The file of each stored thread as this server has left it, by the thread's id."""
 
     @property
     def warning(self) -> str:
@@ -276,21 +343,65 @@ class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
             session.serves_once, session.ran_before = True, transport.process.has_waited
         return session
 
+    async def release(self, session: AgentSession, *, finished: bool) -> None:
+        await super().release(session, finished=finished)
+        transport = session.transport
+        if isinstance(transport, ThreadTransport) and (thread := transport.dialect.stored_thread) is not None:
+            self._note_file(thread)
+
+    def _note_file(self, thread: StartedThread) -> None:
+        """Notes the file of a stored thread as this server has left it."""
+        self._files.pop(thread.id, None)
+        if thread.path and (stamp := file_stamp(thread.path)) is not None:
+            self._files[thread.id] = thread.path, stamp
+        if len(self._files) > MAX_FILES:
+            del self._files[next(iter(self._files))]
+
+    async def turns_elsewhere(self, id: str, conversation: str, known: str) -> tuple[TurnElsewhere, ...]:
+        if "imported_turns" in self.missing_features:
+            return ()
+        path, stamp = self._files.get(id, ("", None))
+        if stamp is not None and stamp == file_stamp(path):
+            return ()
+        async with self._requests() as requests:
+            # What is listed before is what this process knew, without what others have written.
+            resumed = await requests.ask("thread/resume", threadId=id, excludeTurns=True)
+            if resumed.error is not None:
+                return ()  # the turn will say it
+            try:
+                found = await _read_turns(requests, id, conversation, known)
+            finally:
+                await requests.ask("thread/unsubscribe", threadId=id)
+                await requests.closed.wait()
+        self._note_file(_result(resumed, ThreadStartResult).thread)
+        return found
+
     async def delete_session(self, id: str) -> None:
-        transport = await self.pool.acquire(self._key("agent"), AppServerProcess.open_channel)
-        deletion = _Deletion()
-        try:
-            transport.attach(deletion)
-            transport.send(request(f"{transport.channel}.1", "thread/delete", {"threadId": id}))
-            error = await asyncio.wait_for(deletion.error, DELETE_SECONDS)
-        except TimeoutError:
-            error = NOT_ANSWERED
-        finally:
-            await transport.release(finished=True)
+        async with self._requests() as requests:
+            error = (await requests.ask("thread/delete", threadId=id)).error
+        self._files.pop(id, None)
         if error is not None and THREAD_HELD in error.message:
             raise Fault(OPEN_ELSEWHERE)
         if error is not None and NO_THREAD not in error.message:
             log.warning("agent_session_not_deleted", agent=self.name, reason=error.message)
+
+    @asynccontextmanager
+    async def _requests(self) -> AsyncIterator[_Requests]:
+        """Yields what asks a process of agent turns. Raises `Fault` if the answers take too long, or are none."""
+        transport = await self.pool.acquire(self._key("agent"), AppServerProcess.open_channel)
+        finished = False
+        try:
+            async with asyncio.timeout(REQUEST_SECONDS):
+                yield _Requests(transport)
+            finished = True
+        except TimeoutError:
+            message = f"The agent did not answer within {REQUEST_SECONDS:g} s. Try again."
+            raise Fault.of(FaultKind.UNAVAILABLE, message) from None
+        except UnreadableError:
+            finished = True
+            raise Fault(BAD_ANSWER) from None
+        finally:
+            await transport.release(finished=finished)
 
     def models(self) -> tuple[AgentModel, ...]:
         return self._models

@@ -38,6 +38,7 @@ from codex_proxy.agents.codex_app_server.wire import (
     Message,
     Params,
     RawItemHead,
+    StartedThread,
     ThreadStartResult,
     ThreadTokenUsage,
     TurnError,
@@ -101,6 +102,8 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         self._usage = TurnUsage()
         self.reopen_id = ""  # an ephemeral thread cannot be opened again; the client names a stored one
         self.lost = False
+        self.stored_thread: StartedThread | None = None
+        """The thread that Codex stores for the turn."""
         self._reopened = False
         self._awaits_close = False
         """Whether the thread is to be unloaded, so that other programs can use it."""
@@ -130,7 +133,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
     def reopen(self, turn: Turn, reopen_id: str, new_items: Sequence[HistoryItem]) -> Step:
         """Starts the turn on a stored thread. Codex tells no raw events of it, so that calls come one by one."""
         self._turn = turn
-        self._reopened, self._parallel_calls = True, False
+        self._reopened = True
         self._model_items = ModelItems(turn.tools, plain=turn.mode == "model")
 
         def on_response(message: Message) -> None:
@@ -256,6 +259,8 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         """Starts the turn on its thread, which has seen none of the history, or all but `new_items`."""
         started = decode_part(message.result, ThreadStartResult)
         self._session_id = started.thread.id
+        if self._turn.stored_session is not None:
+            self.stored_thread = started.thread
         if self._state is not ACTIVE:
             return
         turn = self._turn
@@ -275,6 +280,10 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
             params: dict[str, Any] = {"threadId": self._session_id, "items": items}
             self._request("thread/inject_items", params, "take the conversation's history", None)
         params = {"threadId": self._session_id, "input": input} | turn_settings(turn)
+        if (
+            turn.stored_session is not None
+        ):  # tells the thread's turns of this server from those of a terminal
+            params["clientUserMessageId"] = turn.stored_session.conversation
         self._request("turn/start", params, "start the turn", self._turn_started)
         self._turn = without_content(turn)  # a thread may rest for minutes
 

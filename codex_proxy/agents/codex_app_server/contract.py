@@ -118,6 +118,7 @@ Feature = (
         "account_limits",
         "confined_reads",
         "command_clean_up",
+        "imported_turns",
     ]
 )
 """What a binary may lack while turns still work (docs/agents.md#features-that-can-be-off)."""
@@ -185,6 +186,22 @@ CONTRACT: Final = (
     Clause("answer", "thread/resume", "thread.id: string", "stored_sessions"),
     Clause("request", "thread/resume", "permissions: string", "stored_sessions"),
     Clause("request", "thread/delete", "threadId: string", "stored_sessions"),
+    Clause("request", "turn/start", "clientUserMessageId: string", "imported_turns"),
+    Clause("answer", "thread/resume", "thread.path: string", "imported_turns"),
+    Clause("request", "thread/turns/list", "threadId: string, limit: integer", "imported_turns"),
+    Clause(
+        "answer",
+        "thread/turns/list",
+        'data[].id: string, data[].status: "completed", data[].items[]<userMessage>.clientId: string',
+        "imported_turns",
+    ),
+    Clause(
+        "request",
+        "thread/items/list",
+        "threadId: string, turnId: string, limit: integer, cursor: any",
+        "imported_turns",
+    ),
+    Clause("answer", "thread/items/list", "data[].item: any, nextCursor: string", "imported_turns"),
     # --- a turn ----------------------------------------------------------------------------------
     Clause("request", "turn/start", "threadId: string, input[]<text>.text: string"),
     Clause("answer", "turn/start", "turn.id: string"),

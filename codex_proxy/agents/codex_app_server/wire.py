@@ -208,8 +208,13 @@ class TurnStartResult(msgspec.Struct, frozen=True):
     turn: WithId
 
 
+class StartedThread(WithId, frozen=True):
+    path: str | None = None
+    """The file of a stored thread."""
+
+
 class ThreadStartResult(msgspec.Struct, frozen=True):
-    thread: WithId
+    thread: StartedThread
     model: str | None = None
 
 

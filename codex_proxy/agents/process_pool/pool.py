@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager, nullcontext
@@ -21,7 +20,7 @@ import structlog
 
 from codex_proxy.agents.agent import AgentBase, ProcessCounts, ProcessFacts
 from codex_proxy.agents.process_pool.plan import PoolLimits, ProcessState, assign, keeps_spare, maintain
-from codex_proxy.agents.process_pool.processes import FileStamp, K, P, PoolEntry, ProcessGroup, T
+from codex_proxy.agents.process_pool.processes import FileStamp, K, P, PoolEntry, ProcessGroup, T, file_stamp
 from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind
 from codex_proxy.core.interfaces import keep_until_done
 
@@ -390,11 +389,7 @@ class ProcessPool(Generic[K, P]):
         return asyncio.get_running_loop().time()
 
     def _sign_in_stamp(self) -> FileStamp | None:
-        try:
-            stat = os.stat(self._sign_in_file)
-        except OSError:
-            return None
-        return stat.st_ino, stat.st_size, stat.st_mtime_ns
+        return file_stamp(self._sign_in_file)
 
 
 class PooledAgent(AgentBase, Generic[K, P]):

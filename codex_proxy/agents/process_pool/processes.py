@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, Protocol, TypeVar
@@ -145,6 +146,15 @@ class PooledProcess:
 
 
 FileStamp = tuple[int, int, int]
+
+
+def file_stamp(path: str) -> FileStamp | None:
+    """Returns what changes with a file; None if there is none."""
+    try:
+        stat = os.stat(path)
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 class PooledTransport(Protocol):

@@ -240,11 +240,11 @@ class ReplayAgent(AgentInFront):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """The capabilities of all recorded agents together, but forwarding."""
+        """The capabilities of all recorded agents together, but those that need the agent itself."""
         recorded: set[Any] = {name for each in self.folder.cassettes.values() for name in each.capabilities}
         if self.missing is not None:
             recorded |= self.missing.capabilities
-        return frozenset(recorded - {"forwarding"})
+        return frozenset(recorded - {"forwarding", "stored_sessions"})
 
     async def start(self) -> None:
         if self.missing is not None:

@@ -21,6 +21,7 @@ from codex_proxy.core.events import (
     Spending,
     StepCompleted,
     Stop,
+    TurnElsewhere,
     TurnEnded,
     Usage,
     UsageReported,
@@ -251,7 +252,11 @@ class LiveSession:
         async with self._changed_by_client():
             if key is not None and await self._is_known(*key):
                 return
+            begins = any(isinstance(change, Sequence) and change != "cancel" for change in changes)
+            elsewhere = await self._turns_elsewhere() if begins else ()
             with self._all_or_none():
+                for found in elsewhere:
+                    self.state.import_turn(found, self._service.new_id("turn_"), self._service.now())
                 interrupts = [await self._apply(change) for change in changes]
                 self._settle()
                 epoch = self._service.epoch()
@@ -261,6 +266,14 @@ class LiveSession:
             self._go_on()
             if self._inputs is not None:
                 self._service.responses.background.tasks.spawn(self._steer())
+
+    async def _turns_elsewhere(self) -> Sequence[TurnElsewhere]:
+        """Returns the turns that other programs have run on the agent's own session of an idle session."""
+        thread = self.session.thread
+        if thread is None or self.state.turn is not None or self.session.queued:
+            return ()
+        services, id = self._service.responses.runs.services, self.session.id
+        return await services.turns_elsewhere(self.owner, id, thread.agent, thread.id, thread.imported)
 
     async def change(self, changed: Callable[[Session], Session]) -> None:
         """Changes the session's settings and metadata to those of `changed(session)`. Raises `Fault`."""

@@ -67,6 +67,8 @@ class AgentThread(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """What it was made with."""
     turn: str = ""
     """The last turn that it has taken: it has everything up to that turn's end."""
+    imported: str = ""
+    """The agent's id of the last turn that another program has run on it, and that is a turn of the session."""
 
 
 class Batch(msgspec.Struct, frozen=True):

@@ -6,15 +6,15 @@ does IO, reads a clock or makes ids. Source: docs/agents-api.md#sessions.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
-from codex_proxy.core.events import Event, InputTaken, Stop, TurnEnded, TurnStarted, Usage
+from codex_proxy.core.events import Event, InputTaken, Stop, TurnElsewhere, TurnEnded, TurnStarted, Usage
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
-from codex_proxy.core.items import ItemStatus
+from codex_proxy.core.items import HistoryMessage, ItemStatus, Part, TextPart
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.parts.sessions.render import EventObject, TurnRenderer, error_event, turn_event
 from codex_proxy.parts.sessions.sessions import (
@@ -40,6 +40,10 @@ from codex_proxy.parts.sessions.turn_errors import TOO_LONG, turn_error
 
 MAX_QUEUED: Final = 100
 """Maximum batches of messages that wait in a session."""
+
+_IMPORTED: Final[Mapping[str, TurnStatus]] = {Stop.STOP: "completed", Stop.INTERRUPTED: "cancelled"}
+"""The status of a turn that another program has run, by its end; others have failed."""
+FAILED_ELSEWHERE: Final = TurnError("internal_error", "The turn failed in the program that ran it.")
 
 _NOT_ONLY_RENDERED: Final = CONCERNS_SUBAGENTS | {InputTaken}
 
@@ -147,6 +151,34 @@ class SessionState:
         batch = Batch(turn_id, tuple(messages))
         self._set(queued=(*self.session.queued, batch), last_active_at=now)
 
+    def import_turn(self, found: TurnElsewhere, turn_id: str, now: int) -> None:
+        """Adds a turn that another program has run on the agent's own session. Nothing is told: it was not here."""
+        session = self.session
+        turn = SessionTurn(
+            id=turn_id,
+            session=session.id,
+            agent_id=session.agent_id,
+            created_at=found.started_at or now,
+            started_at=found.started_at or now,
+            completed_at=found.completed_at or found.started_at or now,
+            status=_IMPORTED.get(found.stop, "failed"),
+            error=None if found.stop in _IMPORTED else FAILED_ELSEWHERE,
+            before=self.last_item,
+        )
+        renderer = _renderer_of(turn)
+        for part in found.parts:
+            if isinstance(part, HistoryMessage):
+                entry = Entry(renderer.new_id("msg"), turn_id, UserMessage(_content_of(part.parts)))
+                renderer.add_input(entry, item_object(entry))
+            else:
+                renderer.feed(part)
+        renderer.end()
+        self._turns[turn_id] = replace(turn, items=renderer.items, outputs=renderer.outputs)
+        self._entries |= {entry.id: entry for entry in renderer.entries}
+        self.last_item = renderer.last or self.last_item
+        self._set_thread(turn=turn_id, imported=found.id)
+        self._set(usage_known=False)
+
     def call(self, id: str) -> Call | None:
         """Returns the last call of the turn with this id: a model may repeat one."""
         return next((call for call in reversed(self.session.calls) if call.call_id == id), None)
@@ -217,7 +249,7 @@ class SessionState:
         assert self._renderer is not None, "a run has a turn"
         if type(event) is InputTaken:
             self._take_input(event.id)
-        elif type(event) is TurnStarted and event.stored:
+        elif type(event) is TurnStarted and event.stored and self._made_with:
             self._note_thread(event.thread_id)
         own = self._subagents.feed(event, now)
         if own is not None:
@@ -227,10 +259,16 @@ class SessionState:
     def _note_thread(self, id: str) -> None:
         """Notes that the agent's own session has taken the turn."""
         assert self.turn is not None, "a run has a turn"
-        thread = AgentThread(agent=self._agent, id=id, made_with=self._made_with, turn=self.turn.id)
         last = self.session.thread
-        is_same = last is not None and (last.agent, last.id) == (thread.agent, id)
-        self._set(threads=(*self.session.threads[: -1 if is_same else None], thread))
+        if last is not None and (last.agent, last.id) == (self._agent, id):
+            self._set_thread(turn=self.turn.id)
+        else:
+            thread = AgentThread(agent=self._agent, id=id, made_with=self._made_with, turn=self.turn.id)
+            self._set(threads=(*self.session.threads, thread))
+
+    def _set_thread(self, **changes: Any) -> None:
+        *before, last = self.session.threads
+        self._set(threads=(*before, replace(last, **changes)))
 
     def on_run_ended(self, ended: TurnEnded, usage: Usage | None, now: int) -> None:
         """Ends the run, whose tokens are `usage` if they are known: the turn ends, waits for results, or goes on if it
@@ -376,6 +414,16 @@ class SessionState:
         assert self.turn is not None, "an event of a turn has one"
         event = turn_event(self.session.id, self.turn.id, kind, turn=turn_object(self.turn), **more)
         self._events.append(event)
+
+
+def _content_of(parts: Iterable[Part]) -> Content:
+    """Returns what a user has said elsewhere as a message of the client."""
+    return tuple(
+        {"type": "input_text", "text": part.text}
+        if isinstance(part, TextPart)
+        else {"type": "input_image", "image_url": part.url}
+        for part in parts
+    )
 
 
 def _renderer_of(turn: SessionTurn) -> TurnRenderer:

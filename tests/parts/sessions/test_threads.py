@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from codex_proxy.agents.codex_app_server.wire import OPEN_ELSEWHERE
+from codex_proxy.core.events import ItemEnded, ItemStarted, Stop, TextDelta, TurnElsewhere
 from codex_proxy.core.faults import Fault, FaultKind
+from codex_proxy.core.items import HistoryMessage, Message, TextPart
 from tests.access.keyed import key_of, keyed_proxy
 from tests.http.serving import fake_proxy
 from tests.parts.sessions.driving import CANCEL, WEATHER, AgentsClient, message, text_of
@@ -52,6 +54,7 @@ async def test_later_turns_go_on_with_the_agents_own_session(tmp_path: Path) -> 
         thread = await thread_of(client, id)
         assert thread
         assert await history_of(client, id, "two", "three") == ["one", "two", "three"]
+        assert await history_of(client, id, "four") == ["one", "two", "three", "four"]
         assert await thread_of(client, id) == thread
 
 
@@ -139,6 +142,80 @@ async def test_a_cancelled_turn_that_waited_lets_go_of_its_thread(tmp_path: Path
         )
         assert (await history_of(client, id, "two"))[-1] == "two"
         assert await thread_of(client, id) == thread
+
+
+# --- what other programs have done ----------------------------------------------------------------
+
+
+def in_terminal(id: str, *texts: str, **more: Any) -> TurnElsewhere:
+    """A turn that a terminal has run: each text of the user is answered by `ok`."""
+    parts: list[Any] = []
+    for place, text in enumerate(texts):
+        item = f"{id}_{place}"
+        answer = (ItemStarted(Message(item)), TextDelta(item, "ok"), ItemEnded(item))
+        parts += [HistoryMessage("user", (TextPart(text),)), answer]
+    return TurnElsewhere(**{"id": id, "stop": Stop.STOP, "parts": tuple(parts), **more})
+
+
+async def test_what_was_done_in_a_terminal_is_a_turn_before_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str, str]] = []
+
+    async def elsewhere(id: str, conversation: str, known: str) -> tuple[TurnElsewhere, ...]:
+        asked.append((id, conversation, known))
+        found = (in_terminal("A", "one"), in_terminal("B", "two", stop=Stop.INTERRUPTED, started_at=5))
+        return () if known else found
+
+    async with served(tmp_path) as client:
+        id = await new_session(client, tmp_path)
+        await client.turn(id, message("first"))
+        thread = await thread_of(client, id)
+        monkeypatch.setattr(client.proxy.server.agent, "turns_elsewhere", elsewhere)
+        assert await history_of(client, id, "last") == ["first", "last"], "the thread has the others already"
+        assert await thread_of(client, id) == thread
+        await client.turn(id, message("again"))
+        assert asked == [(thread, id, ""), (thread, id, "B")]
+        turns = await client.all(f"/sessions/{id}/turns")
+        assert [turn["status"] for turn in turns] == [
+            "completed",
+            "completed",
+            "cancelled",
+            *["completed"] * 2,
+        ]
+        assert (turns[2]["created_at"], turns[1]["usage"]) == (5, None)
+        items = await client.all(f"/sessions/{id}/items")
+        assert [text_of(item) for item in items][2:6] == ["one", "ok", "two", "ok"]
+        assert [item["turn_id"] for item in items][2:6] == [turns[1]["id"]] * 2 + [turns[2]["id"]] * 2
+        assert await client.all(f"/sessions/{id}/turns/{turns[1]['id']}/items") == items[2:4]
+        assert (await client.get(f"/sessions/{id}"))["usage"] is None
+
+
+async def test_turns_of_a_terminal_are_replayed_to_a_new_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def elsewhere(id: str, conversation: str, known: str) -> tuple[TurnElsewhere, ...]:
+        return () if known else (in_terminal("A", "one"),)
+
+    async with served(tmp_path) as client:
+        id = await new_session(client, tmp_path)
+        await client.turn(id, message("first"))
+        monkeypatch.setattr(client.proxy.server.agent, "turns_elsewhere", elsewhere)
+        await client.post(f"/sessions/{id}", {"agent": {"tools": [WEATHER]}})
+        assert await history_of(client, id, "last") == ["first", "one", "last"]
+
+
+async def test_a_turn_begins_also_where_the_agent_cannot_say_what_was_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(id: str, conversation: str, known: str) -> tuple[TurnElsewhere, ...]:
+        raise Fault.of(FaultKind.UNAVAILABLE, "It does not answer.")
+
+    async with served(tmp_path) as client:
+        id = await new_session(client, tmp_path)
+        await client.turn(id, message("first"))
+        monkeypatch.setattr(client.proxy.server.agent, "turns_elsewhere", fail)
+        assert await history_of(client, id, "last") == ["first", "last"]
 
 
 # --- deleting -------------------------------------------------------------------------------------
