@@ -198,8 +198,20 @@ class ClaudeTurn:
         yield from self._own("Bash", {"command": "yes"}, "y" * action["bytes"])
 
     def play_subagent(self, action: Action) -> Waits:
-        """Does nothing."""
+        """Writes a call of `Agent` and the lines of its task. What else is done with subagents this program lacks."""
+        if action["does"] != "make":
+            yield self._script.delay
+            return
+        call_id, task = f"toolu_{self._agent.responses}_own_{self._index}", f"task_{self._agent.responses}"
+        given = {"description": "Ada", "prompt": action["task"]}
+        yield from self._call(call_id, "Agent", [json.dumps(given)])
+        about = {"type": "system", "task_id": task, "tool_use_id": call_id, "task_type": "local_agent"}
+        self._send({**about, "subtype": "task_started", **given})
+        answer = {"id": task, "role": "assistant", "content": [{"type": "text", "text": "Hello."}]}
+        self._send({"type": "assistant", "message": answer, "parent_tool_use_id": call_id})
         yield self._script.delay
+        self._send({**about, "subtype": "task_notification", "status": "completed", "summary": "Hello."})
+        self._output(call_id, "Hello.")
 
     def play_unknown_request(self, action: Action) -> Waits:
         """Sends a control request that no client knows, and takes any answer."""

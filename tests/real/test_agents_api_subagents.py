@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from openai import AsyncOpenAI
 
 from tests.parts.sessions.driving import check_event, check_item, check_object
+from tests.real.anthropic_model import anthropic_model, script
+from tests.real.claude_proxy import claude_proxy
 from tests.real.model_plans import plan, say
 from tests.real.model_scenarios import tools_of
 from tests.real.model_server import ModelServer
@@ -248,3 +251,27 @@ async def test_models_with_encrypted_messages_between_agents_have_subagents(
     sent = items_of(events)[0]
     assert (sent.type, sent.recipient_agent_id) == ("send_subagent_input_call", kid.id)
     assert len(await everything_of(proxy.client, session, kid.id)) == 2
+
+
+# --- Claude Code --------------------------------------------------------------------------------
+
+
+async def test_a_task_of_claude_code_is_a_subagent(tmp_path: Path) -> None:
+    folder = str(tmp_path / "work")
+    asked = {"description": "look", "prompt": "Look around.", "subagent_type": "general-purpose"}
+    steps = script({"tools": [{"name": "Agent", "args": asked}]}, {"text": "It has looked."})
+    async with anthropic_model() as model, claude_proxy(tmp_path, model) as (client, _):
+        stream = await client.beta.agents.sessions.create(
+            environment=environment_of(folder), agent=agent_with(2), input=f"Go. {steps}", stream=True
+        )
+        events: list[Any] = [event async for event in stream]
+        for event in events:
+            check_event(event.to_dict())
+        (first, kid), (last, closed) = told_of(events)
+        assert (first, last, kid.name, closed.status) == ("created", "closed", "look", "closed")
+        made, *_, answer = items_of(events)
+        assert (made.type, made.status) == ("create_subagent_call", "completed")
+        assert answer.content[0].text == "It has looked."
+        session = events[0].session.id
+        [(status, texts)] = await everything_of(client, session, kid.id)
+        assert (status, texts) == ("completed", ["Look around.", "ok"])

@@ -28,7 +28,7 @@ from codex_proxy.agents.codex_app_server.wire import (
     refusal,
     turn_end,
 )
-from codex_proxy.agents.dialect import Decision, ToolReply, TooMuchHeld
+from codex_proxy.agents.dialect import Decision, HeldSize, ToolReply
 from codex_proxy.agents.shared.json_lines import UnreadableError, decode_part
 from codex_proxy.core.events import (
     Event,
@@ -46,10 +46,9 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.items import ActionDetails, Activity, SubagentAction, TextPart
 from codex_proxy.core.json_values import UNREADABLE
+from codex_proxy.core.limits import ITEM_SIZE
 
 ITEM_METHODS: Final = frozenset({"item/started", "item/completed"})
-MAX_HELD_EVENTS: Final = 20_000
-"""Maximum events of children while nobody reads them."""
 ROOT_PATH: Final = "/root"
 PAYLOAD: Final = "Payload:\n"
 """What stands before the text of a message between agents."""
@@ -229,6 +228,7 @@ class Children:
     def __init__(self) -> None:
         self.threads: dict[str, Child] = {}
         self._events: list[Event] = []
+        self._held = HeldSize("what its subagents did while it waited for outputs")
         self._calls: dict[str, str] = {}
         """The names of the model's calls, by their ids."""
         self._unnamed: dict[str, list[Event]] = {}
@@ -245,16 +245,14 @@ class Children:
     def take(self) -> list[Event]:
         """Returns the events since the last call."""
         events, self._events = self._events, []
+        self._held.clear()
         return events
 
     def _add(self, event: Event) -> None:
         if isinstance(event, OfSubagent) and event.id in self._unnamed:
             self._unnamed[event.id].append(event)
             return
-        if len(self._events) >= MAX_HELD_EVENTS:
-            raise TooMuchHeld(
-                f"its subagents did more than {MAX_HELD_EVENTS} things while it waited for outputs"
-            )
+        self._held.add(ITEM_SIZE + len(getattr(getattr(event, "event", event), "text", "")))
         self._events.append(event)
 
     # --- what the root does -----------------------------------------------------------------------

@@ -289,7 +289,8 @@ class ClaudeCodeAgent(PooledAgent[LaunchKey, ChildTransport]):
             key = LaunchKey("model", turn.workdir)
         else:
             stored = turn.stored_session
-            key = LaunchKey("agent", turn.workdir, turn.sandbox, None if stored is None else stored.id)
+            named = None if stored is None else stored.id
+            key = LaunchKey("agent", turn.workdir, turn.sandbox, named, turn.subagents > 0)
         if turn.model == "default":
             turn = msgspec.structs.replace(turn, model="")
         spoken = await beside_the_loop(partial(conversation, turn.history), long=is_long(turn.history))

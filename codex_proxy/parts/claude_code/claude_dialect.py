@@ -39,6 +39,7 @@ from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput, Tool
 from codex_proxy.core.states import StateTable
 from codex_proxy.core.turn import Turn, without_content
+from codex_proxy.parts.claude_code import tasks
 from codex_proxy.parts.claude_code.calls import MODEL_PREFIX, activity, model_name, permission_of, tool_entry
 from codex_proxy.parts.claude_code.history import Conversation, PendingLines, conversation, lines_of
 from codex_proxy.parts.claude_code.messages import (
@@ -65,6 +66,7 @@ from codex_proxy.parts.claude_code.messages import (
 )
 from codex_proxy.parts.claude_code.results import BROKE_OFF, TurnUsage, failure_of, retry_event
 from codex_proxy.parts.claude_code.step_reader import StepReader
+from codex_proxy.parts.claude_code.tasks import Tasks
 
 
 class TurnState(Enum):
@@ -165,6 +167,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         """Further inputs of the client that were not written, by their ids."""
         self._written: dict[str, str] = {}
         """The ids of those that were, and that the program has not taken up, by the `uuid` of their line."""
+        self._tasks = Tasks()
         self._result: Result | None = None
         """The `result` behind which the program goes on with what was written."""
 
@@ -280,7 +283,10 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         elif message.type == "assistant":
             self._on_assistant(message)
         elif message.type == "user":
-            self._on_user(decode_part(message.message, WholeMessage, loosely=True))
+            whole = decode_part(message.message, WholeMessage, loosely=True)
+            self._on_user(whole)
+            if message.parent_tool_use_id and self._turn.subagents and self._state is TurnState.ACTIVE:
+                self._events += self._tasks.on_message(message.parent_tool_use_id, whole)
         elif message.type == "result":
             self._on_result(decode_part(line, Result))
         elif message.type == "system":
@@ -311,6 +317,8 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         elif message.subtype == "api_retry" and self._state is TurnState.ACTIVE:
             self._step_open = False
             self._events.append(retry_event(decode_part(line, Retry)))
+        elif message.subtype in tasks.LINES and self._turn.subagents and self._state is TurnState.ACTIVE:
+            self._events += self._tasks.on_line(message.subtype, line)
 
     def _tell_start(self) -> None:
         """Tells the session, once. One that is stored has to have the whole history."""
@@ -403,10 +411,12 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         elif self._state is not TurnState.ACTIVE:
             pass
         elif message.parent_tool_use_id is not None:
+            if self._turn.subagents:
+                self._events += self._tasks.on_message(message.parent_tool_use_id, whole)
             for block in whole.blocks:
                 if block.type == "tool_use" and (block.name or "").startswith(MODEL_PREFIX):
                     self._reader.calls.note_sub_agent(block.id or "")
-                elif block.type == "tool_use":
+                elif block.type == "tool_use" and not self._turn.subagents:
                     self._reader.start_activity(block)
         elif self._reader.is_new(whole, step_open=self._step_open):
             self._begin_step()

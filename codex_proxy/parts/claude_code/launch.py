@@ -21,7 +21,7 @@ from codex_proxy.parts.claude_code.messages import CLIENT_SERVER
 CAPABILITIES: Final[frozenset[Capability]] = frozenset({
     "history", "client_tools", "tool_replies", "structured_output", "images", "plain_model",
     "system_prompt", "exact_usage", "stop_reasons", "parallel_calls", "model_choice", "effort",
-    "stored_sessions", "steering",
+    "stored_sessions", "steering", "subagents",
 })  # fmt: skip
 
 COMMON_ARGUMENTS: Final = (
@@ -40,8 +40,9 @@ AGENT_ARGUMENTS: Final = (
     "--setting-sources", "user",
     "--permission-prompt-tool", "stdio",  # what needs permission is asked of us
 )  # fmt: skip
+SUBAGENTS_TOOL: Final = "Agent"
 READ_TOOLS: Final = ("Read", "Glob", "Grep")
-WORK_TOOLS: Final = (*READ_TOOLS, "Edit", "Write", "NotebookEdit", "Bash", "Agent", "Skill")
+WORK_TOOLS: Final = (*READ_TOOLS, "Edit", "Write", "NotebookEdit", "Bash", SUBAGENTS_TOOL, "Skill")
 """The agent's own tools in turns that may write: none that asks the user, and none that outlives the turn."""
 MODES: Final[Mapping[Sandbox, str]] = {
     "read-only": "default",
@@ -99,6 +100,8 @@ class LaunchKey(msgspec.Struct, frozen=True):
     sandbox: Sandbox = "read-only"
     session: str | None = None
     """The id of the stored session that goes on; empty: a new one is stored; None: nothing is."""
+    subagents: bool = False
+    """Whether the agent may have subagents, also where it may not write."""
 
 
 def claude_argv(program: str, key: LaunchKey, unreadable: Iterable[str] = ()) -> tuple[str, ...]:
@@ -106,6 +109,8 @@ def claude_argv(program: str, key: LaunchKey, unreadable: Iterable[str] = ()) ->
     if key.mode == "model":
         return (program, *COMMON_ARGUMENTS, NOT_STORED, *PLAIN_ARGUMENTS)
     tools = READ_TOOLS if key.sandbox == "read-only" else WORK_TOOLS
+    if key.subagents and SUBAGENTS_TOOL not in tools:
+        tools = (*tools, SUBAGENTS_TOOL)
     storing = [NOT_STORED] if key.session is None else ["--resume", key.session] if key.session else []
     argv = [
         program,

@@ -141,7 +141,9 @@ class SessionTurn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """How many items the turn has, of which `outputs` are the agent's."""
     outputs: int = 0
     runs: int = 0
-    """How many runs of the agent have ended: one, and one for each time that calls got their results."""
+    """How many runs of the agent have ended: one, and one for each time that calls got their results. Of a subagent's
+    turn: how many calls of its model.
+    """
 
 
 class Subagent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -203,12 +203,19 @@ class Subagents:
             entry = Entry(renderer.new_id("msg"), renderer.turn, UserMessage(content))
             renderer.add_input(entry, item_object(entry))
         elif isinstance(event, StepCompleted):
-            assert subagent.turn is not None, "one has begun above"
-            spent = None if subagent.turn.usage is None else subagent.turn.usage + (event.usage or Usage())
-            self._set_turn(subagent, usage=None if event.usage is None else spent)
+            self._on_model_call(subagent, event.usage)
         else:
             renderer.feed([self._with_known_ids(event, subagent.id)])
         self._take_rendered(subagent.own_id, renderer)
+
+    def _on_model_call(self, subagent: Subagent, usage: Usage | None) -> None:
+        """Adds the tokens of a call. Those of a turn are known if all of its calls told them."""
+        turn = subagent.turn
+        assert turn is not None, "a model call is of a turn"
+        spent = usage
+        if turn.runs:
+            spent = None if usage is None or turn.usage is None else turn.usage + usage
+        self._set_turn(subagent, runs=turn.runs + 1, usage=spent)
 
     def _begin_turn(self, subagent: Subagent, now: int) -> Subagent:
         number = subagent.turns + 1
@@ -220,7 +227,6 @@ class Subagents:
             status="in_progress",
             created_at=now,
             started_at=now,
-            usage=Usage(),
             before=subagent.last_item,
         )
         subagent = replace(subagent, turns=number, turn=turn)

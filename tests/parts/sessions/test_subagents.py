@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.access.keyed import key_of, keyed_proxy
+from tests.http.claude import claude_proxy
 from tests.http.serving import fake_proxy
 from tests.parts.sessions.driving import CANCEL, AgentsClient, message, text_of
 from tests.parts.sessions.test_folders import hosted
@@ -249,3 +250,21 @@ async def test_a_saved_agent_keeps_how_many_subagents_it_may_have(tmp_path: Path
         assert agent["multi_agent"] == given
         off = await client.post(f"/{agent['id']}", {"multi_agent": None})
         assert off["multi_agent"] == {"enabled": False, "max_concurrent_subagents": None}
+
+
+async def test_a_task_of_claude_code_is_a_subagent(tmp_path: Path) -> None:
+    async with claude_proxy(tmp_path) as proxy:
+        client = AgentsClient(proxy)
+        events = await whole_stream(client, tmp_path, "[[fake:subagent]]")
+        (first, subagent), (last, closed) = told_of(events)
+        assert (first, last, subagent["name"], closed["status"]) == ("created", "closed", "Ada", "closed")
+        [made, answer] = items_of(events)
+        assert (made["type"], made["status"], answer["type"]) == (
+            "create_subagent_call",
+            "completed",
+            "message",
+        )
+        assert made["content"] == [{"type": "output_text", "text": "Say hello."}]
+        assert await turns_of(client, subagent) == [("completed", ["Say hello.", "Hello."])]
+        [turn] = await client.all(f"/sessions/{subagent['session_id']}/subagents/{subagent['id']}/turns")
+        assert turn["usage"] is None  # it tells none
