@@ -10,11 +10,13 @@ import shutil
 from contextlib import AsyncExitStack
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.http.serving import Proxy, fake_proxy
 from tests.parts.sessions.driving import CANCEL, AgentsClient, Reader, message, result, text_of
+from tests.parts.sessions.test_folders import hosted
 from tests.waiting import eventually, poll
 
 SCENARIOS = (
@@ -36,6 +38,8 @@ class Walk:
 
     def __init__(self, seed: int, folder: Path) -> None:
         self._random = random.Random(seed)
+        self._stored = seed % 2 == 1
+        """Whether the session is one of a folder, whose agent has a session of its own."""
         self._folder = folder
         self._numbers = count()
         self._stack = AsyncExitStack()
@@ -48,7 +52,8 @@ class Walk:
     async def __aenter__(self) -> Walk:
         await self._serve()
         self.said.append(self._text())
-        self.id = (await self.client.new_session(self.said[0]))["id"]
+        more = {"environment": hosted(self._folder.parent)["environment"]} if self._stored else {}
+        self.id = (await self.client.new_session(self.said[0], **more))["id"]
         await self.open_reader()
         return self
 
@@ -57,7 +62,9 @@ class Walk:
 
     async def _serve(self) -> None:
         self._folder.mkdir(exist_ok=True)
-        proxy: Proxy = await self._stack.enter_async_context(fake_proxy(self._folder))
+        more: dict[str, Any] = {"fake_dialect": "app-server", "workdir_roots": str(self._folder.parent)}
+        serving = fake_proxy(self._folder, **(more if self._stored else {}))
+        proxy: Proxy = await self._stack.enter_async_context(serving)
         self.client = AgentsClient(proxy)
 
     def _text(self) -> str:
@@ -182,7 +189,7 @@ async def _read(reader: Reader) -> None:
         pass
 
 
-@pytest.mark.sampled(every=34)
+@pytest.mark.sampled(every=33)
 @pytest.mark.parametrize("seed", range(100))
 async def test_a_random_walk_loses_no_input_and_ends(tmp_path: Path, seed: int) -> None:
     async with Walk(seed, tmp_path / "first") as walk:
