@@ -354,6 +354,12 @@ def keys_group() -> None:
 @click.option("--concurrency", type=click.IntRange(1), help="Maximum number of requests at the same time.")
 @click.option("--plain-model", is_flag=True, help="Refuse agent turns: the key can use only plain models.")
 @click.option("--no-mcp", is_flag=True, help="Offer its requests no tools of MCP servers.")
+@click.option(
+    "--approvals",
+    type=click.Choice(["decline", "ask"]),
+    help="What becomes of agents' questions for permission in its sessions, in place of the server's setting.",
+)
+@click.option("--may-approve", is_flag=True, help="Let it answer such questions.")
 @click.option("--replace", is_flag=True, help="Replace the key of this name, if there is one.")
 @STORE_OPTION
 @SETTINGS_OPTION

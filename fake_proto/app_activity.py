@@ -45,34 +45,57 @@ def _big_line(turn: AppTurn, action: Action) -> Waits:
 
 
 def _approval(turn: AppTurn, action: Action) -> Waits:
-    identifier = turn.next_id("call")
-    text = action["command"]
-    asked = shapes.command(identifier, text, "inProgress", None, None)
-    turn.item("started", asked)
-    params = {
-        "kind": "command",
-        "itemId": identifier,
-        "startedAtMs": 0,
-        "environmentId": "local",
-        "reason": action["reason"],
-        "command": asked["command"],
-        "cwd": asked["cwd"],
-        "commandActions": asked["commandActions"],
-        "availableDecisions": ["accept", "acceptForSession", "decline", "cancel"],
-    }
-    yield from turn.ask_and_wait("item/commandExecution/requestApproval", params)
-    decision = ((turn.reply or {}).get("result") or {}).get("decision")
-    if decision in ("accept", "acceptForSession"):
-        turn.item("completed", shapes.command(identifier, text, "completed", "ok\n", 0))
-    else:
-        turn.item("completed", shapes.command(identifier, text, "declined", None, None))
+    """Asks for permission to run a command, and those in `also` at the same time; or to write a file, the `patch`."""
+    if "patch" in action:
+        yield from _ask_for_patch(turn, action)
+        return
+    commands = {turn.next_id("call"): text for text in (action["command"], *action.get("also", ()))}
+    requests = []
+    for identifier, text in commands.items():
+        asked = shapes.command(identifier, text, "inProgress", None, None)
+        turn.item("started", asked)
+        requests.append(
+            {
+                "kind": "command",
+                "itemId": identifier,
+                "startedAtMs": 0,
+                "environmentId": "local",
+                "reason": action["reason"],
+                "command": asked["command"],
+                "cwd": asked["cwd"],
+                "commandActions": asked["commandActions"],
+                "availableDecisions": ["accept", "acceptForSession", "decline", "cancel"],
+            }
+        )
+    yield from turn.ask_and_wait("item/commandExecution/requestApproval", *requests)
+    for (identifier, text), reply in zip(commands.items(), turn.replies, strict=True):
+        if _is_accepted(reply):
+            turn.item("completed", shapes.command(identifier, text, "completed", "ok\n", 0))
+        else:
+            turn.item("completed", shapes.command(identifier, text, "declined", None, None))
+
+
+def _ask_for_patch(turn: AppTurn, action: Action) -> Waits:
+    item = _patch(turn.next_id("call"), action["patch"])
+    turn.item("started", {**item, "status": "inProgress"})
+    params = {"itemId": item["id"], "startedAtMs": 0, "reason": action["reason"], "grantRoot": None}
+    yield from turn.ask_and_wait("item/fileChange/requestApproval", params)
+    status = "completed" if _is_accepted(turn.replies[0]) else "declined"
+    turn.item("completed", {**item, "status": status})
+
+
+def _is_accepted(reply: Action) -> bool:
+    return (reply.get("result") or {}).get("decision") in ("accept", "acceptForSession")
+
+
+def _patch(identifier: str, action: Action) -> Action:
+    path = f"/fake/workspace/{action['path']}"
+    change = {"path": path, "kind": {"type": "add"}, "diff": action["content"]}
+    return {"type": "fileChange", "id": identifier, "changes": [change]}
 
 
 def _file_change(turn: AppTurn, action: Action) -> Waits:
-    identifier = turn.next_id("call")
-    path = f"/fake/workspace/{action['path']}"
-    change = {"path": path, "kind": {"type": "add"}, "diff": action["content"]}
-    item = {"type": "fileChange", "id": identifier, "changes": [change]}
+    item = _patch(turn.next_id("call"), action)
     turn.item("started", {**item, "status": "inProgress"})
     yield turn.script.delay
     turn.item("completed", {**item, "status": "completed"})

@@ -48,7 +48,9 @@ class AppTurn:
         self._last_message: Action | None = None
         self._calls_waiting: deque[Action] = deque()
         self._calls_asked: dict[int, Action] = {}
-        self.reply: Action | None = None
+        self.replies: list[Action] = []
+        self._replies: dict[int, Action] = {}
+        """The answers to requests for permission so far."""
         self.inputs: list[tuple[str | None, list[Action]]] = []
         """What the user has said since the model was last asked: the client's ids, and the parts."""
 
@@ -126,12 +128,13 @@ class AppTurn:
         self._thread.turn = None
         self._agent.unload_if_left(self._thread)
 
-    def ask_and_wait(self, method: str, params: Action) -> Iterator[None]:
-        """Sends a request, and yields None until `reply` is the client's answer."""
-        self.reply = None
-        self._ask(method, params)
-        while self.reply is None:
+    def ask_and_wait(self, method: str, *requests: Action) -> Iterator[None]:
+        """Sends requests, and yields None until `replies` are the client's answers to them."""
+        self._replies = {}
+        asked = [self._ask(method, params) for params in requests]
+        while len(self._replies) < len(asked):
             yield None
+        self.replies = [self._replies[id] for id in asked]
 
     def _ask(self, method: str, params: Action) -> int:
         ids = {"threadId": self._thread.identifier, "turnId": self.identifier}
@@ -143,7 +146,7 @@ class AppTurn:
             return
         call = self._calls_asked.pop(message["id"], None)
         if call is None:
-            self.reply = message
+            self._replies[message["id"]] = message
         else:
             content, success, output = shapes.tool_answer(message)
             status = "completed" if success else "failed"

@@ -53,6 +53,8 @@ class ClaudeTurn:
         """The commands that take their time: the call's id, the output, and whether they have failed."""
         self._waiting: dict[str, str] = {}
         """The calls without an output: the call's id by the id of the request for its output."""
+        self._asked: dict[str, str] = {}
+        """The calls for which permission is asked, in the same way."""
         self._message = ""
         self._index = 0
         self._answer: Any = None
@@ -71,9 +73,12 @@ class ClaudeTurn:
 
     def on_answer(self, request_id: str, response: Action) -> None:
         """Takes the client's answer to a request, and continues the turn."""
-        call = self._waiting.pop(request_id, None)
+        call, asked = self._waiting.pop(request_id, None), self._asked.pop(request_id, None)
         if self._task is None or self._task.cancelled:
             return
+        if asked is not None:
+            allowed = response.get("response", {}).get("behavior") == "allow"
+            self._output(asked, "ok" if allowed else "the answer has come", is_error=not allowed)
         if call is not None:
             content = response["response"]["mcp_response"]["result"]["content"]
             self._output(call, content)
@@ -219,13 +224,18 @@ class ClaudeTurn:
         yield None
 
     def play_approval(self, action: Action) -> Waits:
-        """Asks for the permission to run a command, and takes any answer."""
-        call_id, given = f"toolu_{self._agent.responses}_asked", {"command": action["command"]}
-        yield from self._call(call_id, "Bash", [json.dumps(given)])
-        wanted = {"subtype": "can_use_tool", "tool_name": "Bash", "tool_use_id": call_id, "input": given}
-        self._agent.ask("permission", wanted, self._script.faults)
-        yield None
-        self._output(call_id, "the answer has come", is_error=True)
+        """Asks for the permission to run a command, and those in `also` at the same time; or to write a file."""
+        calls = [("Bash", {"command": text}) for text in (action["command"], *action.get("also", ()))]
+        if "patch" in action:
+            patch = action["patch"]
+            calls = [("Write", {"file_path": patch["path"], "content": patch["content"]})]
+        for number, (name, given) in enumerate(calls):
+            call_id = f"toolu_{self._agent.responses}_asked{number or ''}"
+            yield from self._call(call_id, name, [json.dumps(given)])
+            wanted = {"subtype": "can_use_tool", "tool_name": name, "tool_use_id": call_id, "input": given}
+            self._asked[self._agent.ask("permission", wanted, self._script.faults)] = call_id
+        while self._asked:
+            yield None
 
     def play_retry(self, action: Action) -> Waits:
         """Writes that the model call is repeated, and begins a message for it."""

@@ -20,7 +20,7 @@ from codex_proxy.core.keys import NO_KEY_OWNER, Key, KeySet
 from codex_proxy.core.own_errors import release_all
 from codex_proxy.core.safety import ProtectedPath, find_endangered, is_inside
 from codex_proxy.core.shown_text import excerpt
-from codex_proxy.core.turn import MODEL_SEPARATOR, SANDBOXES, Turn
+from codex_proxy.core.turn import MODEL_SEPARATOR, SANDBOXES, Approvals, Turn
 from codex_proxy.surfaces.models import ModelCatalog, Names, resolve
 from codex_proxy.surfaces.requests.fields import Place
 from codex_proxy.surfaces.requests.options import RequestSettings
@@ -66,6 +66,10 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
     """The models of those agents that the client may use."""
     mcp: bool = True
     """Whether the client's turns get the tools of MCP servers."""
+    approvals: Approvals = "decline"
+    """What becomes of the agent's questions for permission in the client's sessions."""
+    may_approve: bool = False
+    """Whether the client may answer them. Nobody may without a key, which a command of the agent does not have."""
 
     def allows(self, model: str, effort: str | None) -> bool:
         """Whether the client may use the agent's model with this effort."""
@@ -207,6 +211,8 @@ def limit_to_key(everybody: Client, key: Key) -> Client:
         models=_allowed_models(key.models, catalog) if key.models else None,
         catalog=catalog,
         mcp=key.mcp,
+        approvals=key.approvals or everybody.approvals,
+        may_approve=key.may_approve,
     )
 
 

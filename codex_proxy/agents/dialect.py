@@ -57,7 +57,10 @@ class ToolReply(msgspec.Struct, frozen=True):
 
 
 class Decision(msgspec.Struct, frozen=True):
+    """An answer to a question for permission. `by_client`: whether the client has made it, not this server."""
+
     approve: bool = False
+    by_client: bool = False
 
 
 Reply = ToolReply | Decision

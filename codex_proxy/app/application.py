@@ -226,4 +226,5 @@ def everybody_of(settings: Settings, catalog: ModelCatalog) -> Client:
         rpm=settings.rate_limit_rpm,
         concurrency=settings.key_concurrency,
         catalog=catalog,
+        approvals=settings.approvals,
     )

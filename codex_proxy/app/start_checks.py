@@ -23,6 +23,10 @@ from codex_proxy.settings.fields import Settings, default_state_dir, split_list
 from codex_proxy.settings.protected_paths import write_conflict
 from codex_proxy.surfaces.responses.webhooks import check_secret
 
+NOBODY_APPROVES: Final = (
+    "PROXY_APPROVALS=ask needs a key that may approve: without keys a command of the agent could answer its own "
+    "question. Create one with `codex-proxy keys add NAME --may-approve`, or set PROXY_API_KEY."
+)
 MIN_OPEN_FILES: Final = 128
 """The lowest limit of open files with which a server accepts connections while as many turns run as by default."""
 
@@ -91,7 +95,8 @@ def webhook_secret(settings: Settings) -> str:
 
 def check(settings: Settings, clock: Clock, environ: Mapping[str, str]) -> None:
     """Checks the settings. Raises `UserError` for: too low a limit of open files, access by other machines without a
-    key, an invalid proxy, origin, key, webhook secret or `workdir`, or protected paths that turns could write to.
+    key, approvals that nobody may give, an invalid proxy, origin, key, webhook secret or `workdir`, or protected paths
+    that turns could write to.
     """
     _, open_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     if open_files != resource.RLIM_INFINITY and open_files < MIN_OPEN_FILES:
@@ -125,12 +130,16 @@ def check(settings: Settings, clock: Clock, environ: Mapping[str, str]) -> None:
 
 
 def check_has_key(settings: Settings, keys: KeySet) -> None:
-    """Raises `UserError` if other machines could use the server without a key."""
+    """Raises `UserError` if other machines could use the server without a key, or nobody could answer approval
+    requests.
+    """
     if not is_loopback(settings.host) and not keys.keys:
         raise UserError(
             f"--host {settings.host} exposes a coding agent to other machines. Create a key "
             "with `codex-proxy keys add NAME` (or set PROXY_API_KEY), or listen on 127.0.0.1."
         )
+    if settings.approvals == "ask" and not any(key.may_approve for key in keys.keys):
+        raise UserError(NOBODY_APPROVES)
 
 
 def listen_error(settings: Settings, error: OSError) -> UserError:

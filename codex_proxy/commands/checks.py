@@ -26,7 +26,7 @@ from codex_proxy.agents.configured.agents import (
 from codex_proxy.agents.registry import call_plugin_part, plugin_reference
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.app.keyring import others_access, read_keys
-from codex_proxy.app.start_checks import listen_error, reserve_port
+from codex_proxy.app.start_checks import NOBODY_APPROVES, listen_error, reserve_port
 from codex_proxy.app.store_lifecycle import inspect_store
 from codex_proxy.app.system import SystemClock
 from codex_proxy.core.checks import Check, CheckBuilder, Fact, failed_check
@@ -251,9 +251,17 @@ def keys_check(settings: Settings, stored: Sequence[Key] | None = ()) -> Check:
         return check.warning(
             f"{file} can be {ACCESS_IN_WORDS[others]} by other users.", f"Run `chmod 600 {file}`."
         )
+    if settings.approvals == "ask" and stored is not None and not any(key.may_approve for key in keys):
+        message, advice = NOBODY_APPROVES.split(". ", 1)
+        return check.failed(f"{message}.", advice)
     if keys:
         names = ", ".join(key.name for key in keys[:MAX_NAMES_SHOWN])
-        return check.ok(f"Clients need an API key. Known keys: {names}.")
+        approving = [
+            key for key in keys if key.may_approve and (key.approvals or settings.approvals) == "ask"
+        ]
+        asked = ", ".join(key.name for key in approving[:MAX_NAMES_SHOWN])
+        more = f" Asked for approvals in sessions: {asked}." if asked else ""
+        return check.ok(f"Clients need an API key. Known keys: {names}.{more}")
     if file.exists():
         return check.warning(
             f"{file} has no keys, and clients need one: no client is admitted.",

@@ -172,6 +172,10 @@ def _limits_of(key: Key) -> str:
         f"agents {', '.join(key.agents)}" if key.agents else "",
         f"models {', '.join(key.models)}" if key.models else "",
         f"sandbox at most {key.sandbox}" if key.sandbox else "",
+        {"ask": "is asked for approvals", "decline": "is asked for no approvals"}.get(
+            key.approvals or "", ""
+        ),
+        "may approve" if key.may_approve else "",
         f"folders {', '.join(key.roots)}" if key.roots else "",
         f"{key.rpm} requests a minute" if key.rpm else "",
         f"{key.concurrency} at once" if key.concurrency else "",

@@ -202,6 +202,8 @@ def _agent_lines(agent: Agent, spec: AgentSpec, settings: Settings) -> list[str]
         elif not spec.confined and "sandbox" not in agent.capabilities:
             sandbox = f"no sandbox but the agent's own rules ({settings.sandbox}): its commands run as you"
         lines.append(f"  workspace  {settings.workdir} ({sandbox})")
+        if settings.approvals == "ask":
+            lines.append("  approvals  sessions ask their client (keys with may_approve), other APIs decline")
     lines += [
         f"  off        {feature}: this release has no {', no '.join(names)}"
         for feature, names in agent.missing_features.items()

@@ -288,6 +288,14 @@ class ApprovalRequested(_Event, tag="approval_requested", frozen=True, gc=False)
     request_id: str
     kind: ApprovalKind
     text: str
+    details: ActionDetails | None = None
+    """What is to be permitted, in full; None: the agent does not tell it, so that nobody can be asked."""
+    reason: str = ""
+    """Why the agent wants it, in its own words."""
+    beyond: str = ""
+    """Why the turn's sandbox would not confine what is to be permitted; empty if it would."""
+    asked: bool = False
+    """Whether the client is asked; else this server has declined at once."""
 
 
 class InputRequested(_Event, tag="input_requested", frozen=True, gc=False):

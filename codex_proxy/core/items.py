@@ -270,11 +270,14 @@ ActivityKind: TypeAlias = Literal[
 
 
 class FileDiff(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A changed file. `kind`: `add`, `delete` or `update`, if told; `diff`: as the agent writes it."""
+    """A changed file. `kind`: `add`, `delete` or `update`, if told; `diff`: as the agent writes it. `moved_to`: its new
+    path, if it has one.
+    """
 
     path: str
     kind: str = ""
     diff: str = ""
+    moved_to: str = ""
 
 
 SubagentActionKind: TypeAlias = Literal["create", "send", "resume", "wait", "interrupt", "close", "message"]

@@ -13,7 +13,7 @@ import msgspec
 
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.shown_text import excerpt
-from codex_proxy.core.turn import Sandbox
+from codex_proxy.core.turn import Approvals, Sandbox
 
 DEFAULT_NAME: Final = "default"
 """The name of the key in PROXY_API_KEY."""
@@ -57,6 +57,10 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """Whether agent turns are refused."""
     mcp: bool = True
     """Whether tools of MCP servers may be used."""
+    approvals: Approvals | None = None
+    """What becomes of the agent's questions for permission in the key's sessions."""
+    may_approve: bool = False
+    """Whether the key may answer such questions."""
 
 
 class KeySet(msgspec.Struct, frozen=True):
@@ -130,6 +134,10 @@ def _key_of(name: str, table: Any) -> Key:
         key = msgspec.convert({"name": name, **table}, Key)
     except msgspec.ValidationError as error:
         raise KeysError(f"[keys.{name}]: {error}") from None
+    if key.approvals == "ask" and not key.may_approve:
+        raise KeysError(
+            f'[keys.{name}]: approvals = "ask" needs may_approve = true, since only the key of a session can answer'
+        )
     for root in key.roots:
         if not root.startswith("/") or "\0" in root:
             raise KeysError(f"[keys.{name}]: the root {excerpt(root)!r} has to be an absolute path")
@@ -152,7 +160,7 @@ def with_default(keys: tuple[Key, ...], api_key: str | None) -> tuple[Key, ...]:
     """
     if api_key is None:
         return keys
-    default = Key(name=DEFAULT_NAME, sha256=digest_of(api_key))
+    default = Key(name=DEFAULT_NAME, sha256=digest_of(api_key), may_approve=True)  # it is the operator's own
     for key in keys:
         if key.name == DEFAULT_NAME:
             raise KeysError(

@@ -7,11 +7,13 @@ from __future__ import annotations
 import errno
 import inspect
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
 from typing import Any, Concatenate, Final, NoReturn, ParamSpec, Protocol, TypeVar
 
 import structlog
+
+from codex_proxy.core.faults import Failure, Fault
 
 log = structlog.get_logger(__name__)
 
@@ -53,6 +55,30 @@ def breaks_off(method: Callable[Concatenate[B, P], R]) -> Callable[Concatenate[B
             break_off_on_error(self)
 
     return guarded_task if inspect.iscoroutinefunction(method) else guarded  # type: ignore[return-value]
+
+
+class Failing(Breakable, Protocol):
+    def fail(self, failure: Failure) -> None:
+        """Ends this with the failure."""
+
+
+F = TypeVar("F", bound=Failing)
+
+
+def task_of_turn(
+    work: Callable[Concatenate[F, P], Coroutine[Any, Any, None]],
+) -> Callable[Concatenate[F, P], Coroutine[Any, Any, None]]:
+    """Decorates a coroutine of a task: a `Fault` fails the turn, another exception breaks it off."""
+
+    @breaks_off
+    @wraps(work)
+    async def guarded_task(turn: F, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            await work(turn, *args, **kwargs)
+        except Fault as fault:
+            turn.fail(fault.failure)
+
+    return guarded_task
 
 
 def release_all(*releases: Callable[[], object]) -> None:

@@ -18,6 +18,9 @@ both.
 
 Sandbox = Literal["read-only", "workspace-write", "danger-full-access"]
 
+Approvals = Literal["decline", "ask"]
+"""What becomes of an agent's questions for permission: they are declined, or the client is asked."""
+
 SANDBOXES: Final[tuple[Sandbox, ...]] = get_args(Sandbox)
 """The sandboxes from the narrowest to the widest."""
 
@@ -135,6 +138,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """Whether commands must be kept from reading this server's data; not every agent can do that."""
     subagents: int = 0
     """How many subagents the agent may have at a time. No request sets it: only sessions show what they do."""
+    approvals: Approvals = "decline"
+    """No request sets it: only sessions of the Agents API can ask their client."""
     permissions: str | None = None
     """What the agent's commands may do, by the agent's own name; no request sets it."""
     choices: int = 1

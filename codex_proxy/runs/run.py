@@ -7,10 +7,10 @@ not count.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from functools import partial, wraps
-from typing import Any, Concatenate, Literal, ParamSpec
+from typing import Concatenate, Literal, ParamSpec
 
 import msgspec
 import structlog
@@ -34,9 +34,10 @@ from codex_proxy.core.events import (
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault
 from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput
 from codex_proxy.core.limits import TurnLimits
-from codex_proxy.core.own_errors import break_off_on_error, breaks_off, release_all
+from codex_proxy.core.own_errors import break_off_on_error, release_all, task_of_turn
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn, with_items
+from codex_proxy.runs.asks import DECLINED, OpenAsks
 from codex_proxy.runs.event_log import CUT_WATER, HIGH_WATER, LOW_WATER, TOO_SLOW, EventLog, TurnObserver
 from codex_proxy.runs.idle_sessions import HistoryDigests, ReusedSession
 from codex_proxy.runs.observers import ProgressLines, TurnRecorder, TurnWatcher, model_asked, observe
@@ -53,13 +54,10 @@ from codex_proxy.workers.slots import Slot
 log = structlog.get_logger(__name__)
 
 P = ParamSpec("P")
-Work = Callable[Concatenate["Run", P], Coroutine[Any, Any, None]]
 
-HANDLED_EVENTS = frozenset(
-    {RawItem, ServedBy, UsageReported, ApprovalRequested, InputRequested, InputTaken, AccountLimitsReported}
-)
-
+QUESTIONS = (ApprovalRequested, InputRequested)
 SLOW_SCHEMA = "The schema in '{}' may take too long to compile: ask with a simpler one."
+HANDLED_EVENTS = frozenset({RawItem, ServedBy, UsageReported, InputTaken, AccountLimitsReported, *QUESTIONS})
 
 
 def _fails_turn_on_error(method: Callable[Concatenate[Run, P], None]) -> Callable[Concatenate[Run, P], None]:
@@ -77,22 +75,10 @@ def _fails_turn_on_error(method: Callable[Concatenate[Run, P], None]) -> Callabl
     return guarded
 
 
-def _task_of_turn(work: Work[P]) -> Work[P]:
-    """Wraps a coroutine of a task: a `Fault` fails the turn, another exception breaks it off."""
-
-    @breaks_off
-    @wraps(work)
-    async def guarded_task(run: Run, /, *args: P.args, **kwargs: P.kwargs) -> None:
-        try:
-            await work(run, *args, **kwargs)
-        except Fault as fault:
-            run.fail(fault.failure)
-
-    return guarded_task
-
-
 class Run:
     """One turn, which has a slot until its last event is logged."""
+
+    _asks: OpenAsks | None = None
 
     def __init__(
         self,
@@ -217,7 +203,7 @@ class Run:
         if not self._repair.ended:
             self._progress.start()
 
-    @_task_of_turn
+    @task_of_turn
     async def _run_approved_calls(self) -> None:
         self.turn = await self._server_calls().run_approved(self, self.turn)
         if self._repair.ended:
@@ -239,7 +225,13 @@ class Run:
             self._calls = ServerCalls(self._runner, partial(self._services.spawn, context=self._context))
         return self._calls
 
-    @_task_of_turn
+    def _open_asks(self) -> OpenAsks:
+        if self._asks is None:
+            spawn = partial(self._services.spawn, context=self._context)
+            self._asks = OpenAsks(self.turn, self._slot, self._watch, spawn, self._answer)
+        return self._asks
+
+    @task_of_turn
     async def _open_session(self, attempt: Attempt) -> None:
         opened = await self._services.further_session(attempt, self.turn, self._replay)
         self._begin_session(opened)
@@ -287,6 +279,17 @@ class Run:
         """Adds this server's events, unless the turn is over."""
         if not self._repair.ended:
             self._log_events(list(events), 0)
+
+    @_fails_turn_on_error
+    def decide(self, request_id: str, decision: Decision) -> None:
+        """Answers a question for permission of which the client was asked, if it is still open."""
+        if self._asks is not None:
+            self._asks.decide(request_id, decision)
+
+    @_fails_turn_on_error
+    def _answer(self, request_id: str, decision: Decision) -> None:
+        if self._session is not None and not self._repair.ended:
+            self._session.answer(request_id, decision)
 
     @_fails_turn_on_error
     def interrupt(self) -> None:
@@ -369,7 +372,7 @@ class Run:
         for answered in result.answers:
             session.answer(answered.request_id, ToolReply(answered.output.parts))
 
-    @_task_of_turn
+    @task_of_turn
     async def _check(self, attempt: Attempt, checks: Sequence[TextCheck]) -> None:
         self.on_verdicts(attempt, await self._services.checks.check_texts(checks))
 
@@ -410,9 +413,11 @@ class Run:
                 self.upstream = event.upstream  # type: ignore[union-attr]
             elif kind is UsageReported:
                 events[index] = self._usage.add(event)  # type: ignore[arg-type]
-            elif kind is ApprovalRequested or kind is InputRequested:
-                if self._session is not None:  # at once; the agent continues
-                    self._session.answer(event.request_id, Decision())  # type: ignore[union-attr]
+            elif isinstance(event, QUESTIONS):
+                if self.turn.approvals == "ask" and self._open_asks().take(event):
+                    events[index] = msgspec.structs.replace(event, asked=True)
+                else:  # at once; the agent continues
+                    self._answer(event.request_id, DECLINED)
             elif kind is InputTaken:
                 self._take_input(event.id)  # type: ignore[union-attr]
             elif kind is AccountLimitsReported:

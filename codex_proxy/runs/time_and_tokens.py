@@ -44,6 +44,8 @@ class DeadlineWatch:
         """Whether the agent waits for this server."""
         self.stopped = False
         self._timer: TimerHandle | None = None
+        self._held: float | None = None
+        """Since when the time stands still, if it does."""
 
     def start(self) -> None:
         self._began = self._last = self._timers.time()
@@ -66,9 +68,26 @@ class DeadlineWatch:
             self._timer.cancel()
             self._arm()
 
+    def hold(self) -> None:
+        """Stops the time until `go_on`."""
+        if self._held is None:
+            self._held = self._timers.time()
+            self._cancel()
+
+    def go_on(self) -> None:
+        """Lets the time go on, and the idle deadline begin again."""
+        if self._held is not None and not self.stopped:
+            self._last = self._timers.time()
+            self._began += self._last - self._held
+            self._held = None
+            self._arm()
+
     def stop(self) -> None:
         self.stopped = True
         self._on_expired = None
+        self._cancel()
+
+    def _cancel(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -12,7 +12,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 
 from codex_proxy.admission.routes import Route
 from codex_proxy.agents.names import DEFAULT_AGENT, check_name, names
-from codex_proxy.core.turn import Sandbox
+from codex_proxy.core.turn import Approvals, Sandbox
 from codex_proxy.parts import absent_part, absent_part_text, agent_tables, declared, parts, shared_store
 from codex_proxy.settings.old_names import OLD_NAMES
 from codex_proxy.settings.sources import SourcedSettings, default_config_file
@@ -122,6 +122,13 @@ class CoreSettings(SourcedSettings):
     workdir: Path = Field(default_factory=Path.cwd, description="folder in which agent turns work")
     workdir_roots: str = Field("", description="folders that requests may choose, separated by colons")
     sandbox: Sandbox = Field("read-only", description="what the agent's own commands may do")
+    approvals: Approvals = Field(
+        "decline",
+        description=(
+            "what becomes of an agent's questions for permission in sessions of the Agents API: decline them, or ask "
+            "the client, whose key must have `may_approve` (docs/agents-api.md)"
+        ),
+    )
     builtin_tools: Literal["auto", "always", "never"] = Field(
         "auto", description="which turns are agent turns, not plain-model turns; auto: the request decides"
     )

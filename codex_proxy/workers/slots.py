@@ -95,18 +95,39 @@ class FairQueue(Generic[T]):
 
 
 class Slot:
-    """A slot that was taken. `give_back` frees it once."""
+    """A slot that was taken. `give_back` frees it once. One that is lent is free until `take_again`."""
 
-    __slots__ = ("_owner", "_slots")
+    __slots__ = ("_lent", "_owner", "_slots", "_taking")
 
     def __init__(self, slots: Slots, owner: str) -> None:
         self._slots: Slots | None = slots
         self._owner = owner
+        self._lent = False
+        self._taking: asyncio.Lock | None = None
+        """Held while it is taken again, which two may want at once."""
 
     def give_back(self) -> None:
         slots, self._slots = self._slots, None
-        if slots is not None:
+        if slots is not None and not self._lent:
             slots.free_slot(self._owner)
+
+    def lend(self) -> None:
+        if self._slots is not None and not self._lent:
+            self._lent = True
+            self._taking = self._taking or asyncio.Lock()
+            self._slots.free_slot(self._owner)
+
+    async def take_again(self) -> None:
+        """Waits for a slot in place of the one that was lent, if it was. Raises the fault of `Slots.stop`."""
+        if self._taking is None:
+            return
+        async with self._taking:
+            if self._slots is None or not self._lent:
+                return
+            taken = await self._slots.take(self._owner)
+            self._lent = False
+            if self._slots is None:  # given back meanwhile
+                taken.give_back()
 
 
 class Slots(FairQueue[asyncio.Future[None]]):

@@ -50,6 +50,7 @@ def test_a_model_call_that_broke_off_is_counted_by_the_threads_own_sum() -> None
 COMMAND = "item/commandExecution/requestApproval"
 CHANGE = "item/fileChange/requestApproval"
 ELICIT = "mcpServer/elicitation/request"
+WIDER = "item/permissions/requestApproval"
 INPUT = "item/tool/requestUserInput"
 
 
@@ -66,8 +67,12 @@ INPUT = "item/tool/requestUserInput"
         ),
         (
             *(ELICIT, {"message": "May it?"}, ev.ApprovalRequested(f"{ELICIT}:4", "mcp", "May it?")),
-            {"action": "accept", "content": None, "_meta": None},
+            {"action": "accept", "content": {}, "_meta": None},
             {"action": "decline", "content": None, "_meta": None},
+        ),
+        (
+            *(WIDER, {"permissions": {}}, ev.ApprovalRequested(f"{WIDER}:4", "permission", "")),
+            *({"permissions": {}, "scope": "turn"}, {"permissions": {}, "scope": "turn"}),
         ),
         (INPUT, {"questions": []}, ev.InputRequested(f"{INPUT}:4", ""), {"answers": {}}, {"answers": {}}),
     ],
@@ -84,9 +89,7 @@ def test_a_question_of_the_agent_is_answered_as_decided(
 
 def test_an_unknown_request_is_refused_at_once_and_gets_a_notice() -> None:
     dialogue = Dialogue().start()
-    assert dialogue.agent_requests(9, "item/permissions/requestApproval") == [
-        ev.Notice("unknown_request", "item/permissions/requestApproval")
-    ]
+    assert dialogue.agent_requests(9, "item/clock/read") == [ev.Notice("unknown_request", "item/clock/read")]
     assert dialogue.sent[-1] == {"id": 9, "error": {"code": -32601, "message": "unsupported"}}
 
 

@@ -16,7 +16,7 @@ from tests.fake.proto_child import ask, is_over, proto, texts, user_input
 
 SCENARIOS = sorted((Path(fake_proto.__file__).parent / "scenarios").glob("*.json"))
 NAMES = [path.stem for path in SCENARIOS]
-WAITING = {"approval", "declined"}
+WAITING = {"approval", "approvals", "approval_patch", "declined"}
 """Scenarios that wait for an answer of the client."""
 TOOLS = {name for name in NAMES if name.startswith(("tool_call", "function_call"))}
 SUBAGENTS = {name for name in NAMES if name.startswith("subagent")}

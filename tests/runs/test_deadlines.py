@@ -128,3 +128,28 @@ def test_a_sign_of_life_makes_no_timer() -> None:
     for _ in range(1000):
         watch.note_event(visible=True)
     assert hands.waiting == 1
+
+
+def test_time_that_is_held_counts_for_no_deadline() -> None:
+    hands, watch, expired = deadline_watch()
+    hands.move_to(9.0)
+    watch.hold()
+    watch.hold()
+    hands.move_to(100_000.0)
+    watch.note_event(visible=False)
+    assert not expired
+    watch.go_on()
+    hands.move_to(100_000.9)
+    assert not expired
+    hands.move_to(100_001.1)  # of the ten seconds for the first word nine had passed
+    assert "first word" in expired[0][1].message
+
+
+def test_a_watch_that_was_stopped_while_held_stays_so() -> None:
+    hands, watch, expired = deadline_watch()
+    watch.hold()
+    watch.stop()
+    watch.go_on()
+    hands.move_to(100_000.0)
+    assert not expired
+    assert not hands.waiting

@@ -83,3 +83,43 @@ async def test_waiters_get_an_error_when_no_slot_will_come() -> None:
     with pytest.raises(Fault):
         await waiting
     assert slots.waiting == 0
+
+
+@virtual
+async def test_a_lent_slot_is_free_until_it_is_taken_again() -> None:
+    slots = Slots(1, lambda: 1)
+    lent = await slots.take("a")
+    lent.lend()
+    lent.lend()
+    assert slots.running == 0
+    other = slots.take_now("a")
+    assert other is not None
+    again = [asyncio.ensure_future(lent.take_again()) for _ in range(2)]
+    await settle()
+    assert not any(each.done() for each in again)
+    other.give_back()
+    await asyncio.gather(*again)
+    assert slots.running == 1
+    lent.give_back()
+    assert slots.running == 0
+
+
+@virtual
+async def test_a_lent_slot_that_is_given_back_is_not_freed_twice_nor_taken_again() -> None:
+    slots = Slots(2, lambda: 1)
+    lent, other = await slots.take("a"), await slots.take("a")
+    lent.lend()
+    lent.give_back()
+    await lent.take_again()
+    assert slots.running == 1
+    third = await slots.take("a")
+    third.lend()
+    held = await slots.take("a")
+    waiting = asyncio.ensure_future(third.take_again())
+    await settle()
+    third.give_back()  # while it waits
+    held.give_back()
+    await waiting
+    assert slots.running == 1
+    other.give_back()
+    assert slots.running == 0

@@ -13,6 +13,7 @@ from codex_proxy.agents.codex_app_server import item_reader
 from codex_proxy.agents.codex_app_server.calls import ModelItems
 from codex_proxy.agents.codex_app_server.children import ITEM_METHODS, Children, children_named
 from codex_proxy.agents.codex_app_server.item_reader import MESSAGE, ItemReader, UserItem
+from codex_proxy.agents.codex_app_server.questions import QUESTIONS, AskedActions, decision_answer
 from codex_proxy.agents.codex_app_server.thread_turns import (
     ACTIVE,
     AGENT_MAY_WORK,
@@ -32,7 +33,6 @@ from codex_proxy.agents.codex_app_server.thread_turns import (
 )
 from codex_proxy.agents.codex_app_server.wire import (
     OPEN_ELSEWHERE,
-    QUESTIONS,
     TEXT_DELTA,
     THREAD_HELD,
     Message,
@@ -45,20 +45,23 @@ from codex_proxy.agents.codex_app_server.wire import (
     TurnPayload,
     TurnStartResult,
     TurnUsage,
-    decision_answer,
     decode_usage,
     error_kind,
     failed_end,
     failure_of_error,
     output_answer,
-    question_event,
     refusal,
     request,
     turn_end,
 )
 from codex_proxy.agents.dialect import Decision, Ended, Step, ToolReply
 from codex_proxy.agents.sessions.session import TOO_LARGE
-from codex_proxy.agents.shared.conversation import ChannelRequests, ConversationTurn, PendingCalls
+from codex_proxy.agents.shared.conversation import (
+    NO_TURN,
+    ChannelRequests,
+    ConversationTurn,
+    PendingCalls,
+)
 from codex_proxy.agents.shared.failures import (
     BAD_ANSWER,
     CONVERSATION_LOST,
@@ -98,6 +101,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         self._previous_turn_id: str | None = None
         """The turn of which messages may still arrive."""
         self._model_items = ModelItems()
+        self._asked = AskedActions(NO_TURN)
         self._tool_calls = PendingCalls(output_answer)
         self._usage = TurnUsage()
         self.reopen_id = ""  # an ephemeral thread cannot be opened again; the client names a stored one
@@ -127,6 +131,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
     def begin(self, turn: Turn) -> Step:
         self._turn = turn
         self._model_items = ModelItems(turn.tools, plain=turn.mode == "model")
+        self._asked = AskedActions(turn)
         self._request("thread/start", thread_params(turn), "start a conversation", self._on_thread_started)
         return self._take_step()
 
@@ -407,6 +412,8 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
                     about_item(self._reader, message.params)
                     if message.method in ITEM_METHODS and children_named(message):
                         self._children.on_item(message.params, ended=message.method == "item/completed")
+                    if self._asked.kept and message.method == "item/started":
+                        self._asked.note_item(message.params)
             elif (handler := NOTIFICATIONS.get(message.method)) is not None:
                 handler(self, message.params)
 
@@ -445,7 +452,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
             if not self._parallel_calls:
                 self._model_items.end_response()  # its end will not be told
             self._writes.append(self._tool_calls.add_request(message.params.call_id or "", id))
-        elif (event := question_event(message, id)) is not None:
+        elif (event := self._asked.question(message, id)) is not None:
             self._questions[event.request_id] = id
             self._events.append(event)
         else:
@@ -476,6 +483,8 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         head = decode_part(item, RawItemHead)
         if self._turn.subagents:
             self._children.on_raw_item(head, item)
+        if self._asked.kept:
+            self._asked.note_call(head, item)
         call_id = self._model_items.add_output(head, item)
         if call_id is not None:
             if not self._tool_calls.waiting:

@@ -47,6 +47,7 @@ MAX_OUTPUT_CHARS = 8 << 20
 
 class ChangeKind(msgspec.Struct, frozen=True, gc=False):
     type: str = ""
+    move_path: str | None = None
 
 
 class FileChange(msgspec.Struct, frozen=True, gc=False):
@@ -186,7 +187,10 @@ def details_of(item: ThreadItem) -> ActionDetails | None:
             duration_ms=item.duration_ms,
         )
     if item.type == "fileChange":
-        changes = (FileDiff(each.path, each.kind.type, _cut(each.diff)) for each in item.changes or ())
+        changes = (
+            FileDiff(each.path, each.kind.type, _cut(each.diff), each.kind.move_path or "")
+            for each in item.changes or ()
+        )
         return ActionDetails(changes=tuple(islice(changes, MAX_CHANGES)))
     if (action := action_of(item)) is not None:
         return ActionDetails(subagent=action)

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from codex_proxy.agents.codex_app_server.calls import agent_name, dynamic_tools, name_for_agent
+from codex_proxy.agents.codex_app_server.questions import asks
 from codex_proxy.agents.sessions.session import MAX_LINE_BYTES, too_large
 from codex_proxy.agents.shared.conversation import ConversationStates
 from codex_proxy.agents.shared.history_items import history_item
@@ -233,7 +234,8 @@ def thread_params(turn: Turn) -> dict[str, Any]:
         "cwd": turn.workdir,
         # nothing of the client's conversation is written to the user's home, unless it is to be continued there
         "ephemeral": turn.stored_session is None,
-        "approvalPolicy": "never",  # nobody is there to be asked
+        # With `never` nobody is asked; `questions.py` says why the other is none but this.
+        "approvalPolicy": "untrusted" if asks(turn) else "never",
         "sandbox": "read-only" if plain else turn.sandbox,
         # usage per model call, and the only sure sign that no further tool call of a step will come
         "experimentalRawEvents": True,

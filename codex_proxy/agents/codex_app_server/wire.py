@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from codex_proxy.agents.dialect import Decision, ToolReply
+from codex_proxy.agents.dialect import ToolReply
 from codex_proxy.agents.shared.failures import failure_from_text, stop_from_text
 from codex_proxy.agents.shared.json_lines import (
     UnreadableError,
@@ -19,7 +19,7 @@ from codex_proxy.agents.shared.json_lines import (
     decode_part,
     encode_line,
 )
-from codex_proxy.core.events import ApprovalRequested, InputRequested, Stop, TurnEnded, Usage
+from codex_proxy.core.events import Stop, TurnEnded, Usage
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import TextPart
 from codex_proxy.core.json_values import LONG_JSON, UNREADABLE
@@ -60,6 +60,16 @@ class Params(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """The call whose output is requested."""
     tool: str | None = None
     arguments: msgspec.Raw = NO_JSON
+    # Of questions:
+    kind: msgspec.Raw = NO_JSON
+    cwd: msgspec.Raw = NO_JSON
+    reason: msgspec.Raw = NO_JSON
+    approval_id: msgspec.Raw = NO_JSON
+    additional_permissions: msgspec.Raw = NO_JSON
+    network_approval_context: msgspec.Raw = NO_JSON
+    grant_root: msgspec.Raw = NO_JSON
+    server_name: msgspec.Raw = NO_JSON
+    meta: msgspec.Raw = msgspec.field(default=NO_JSON, name="_meta")
 
 
 NO_PARAMS = Params()
@@ -341,41 +351,6 @@ def command_text(value: msgspec.Raw) -> str:
     if isinstance(decoded, list):
         decoded = " ".join(str(word) for word in decoded)
     return " ".join(str(decoded or "").split())
-
-
-QUESTIONS = (
-    "item/commandExecution/requestApproval",
-    "item/fileChange/requestApproval",
-    "mcpServer/elicitation/request",
-    "item/tool/requestUserInput",
-)
-"""The methods of `question_event`."""
-
-
-def question_event(message: Message, id: int | str) -> ApprovalRequested | InputRequested | None:
-    """Converts a request of Codex to an event; None if it asks the client nothing."""
-    request_id = f"{message.method}:{id}"
-    match message.method:
-        case "item/commandExecution/requestApproval":
-            return ApprovalRequested(request_id, "command", command_text(message.params.command))
-        case "item/fileChange/requestApproval":
-            return ApprovalRequested(request_id, "file_change", "")
-        case "mcpServer/elicitation/request":
-            return ApprovalRequested(request_id, "mcp", message.params.message or "")
-        case "item/tool/requestUserInput":
-            return InputRequested(request_id, "")
-    return None
-
-
-def decision_answer(id: int | str, request_id: str, reply: Decision) -> bytes:
-    """Encodes the client's decision. `request_id`, of the event, determines the form."""
-    method = request_id.partition(":")[0]
-    decision = "accept" if reply.approve else "decline"
-    if method == "mcpServer/elicitation/request":
-        return answer(id, {"action": decision, "content": None, "_meta": None})
-    if method == "item/tool/requestUserInput":
-        return answer(id, {"answers": {}})
-    return answer(id, {"decision": decision})
 
 
 def output_answer(id: int | str, reply: ToolReply) -> bytes:

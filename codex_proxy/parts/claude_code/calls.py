@@ -17,7 +17,7 @@ from codex_proxy.agents.shared.conversions import WHOLE_OUTPUTS, custom_input, m
 from codex_proxy.agents.shared.tool_schemas import plain_parameters
 from codex_proxy.core.events import ApprovalKind, ToolCallRequested
 from codex_proxy.core.items import ActionDetails, Activity, ActivityKind, FileDiff, Tool
-from codex_proxy.core.json_values import UNREADABLE, canonical_json, text_at
+from codex_proxy.core.json_values import UNREADABLE, canonical_json, encode_json, text_at
 from codex_proxy.core.shown_text import one_line
 from codex_proxy.core.tool_names import generated_name
 from codex_proxy.parts.claude_code.messages import CLIENT_SERVER
@@ -269,6 +269,45 @@ def _details(kind: ActivityKind, tool: str, said: str, input: msgspec.Raw | None
 
 def permission_of(tool: str) -> ApprovalKind:
     return PERMISSIONS.get(kind_of(tool), "permission")
+
+
+def asked_details(tool: str, input: msgspec.Raw, cwd: str) -> ActionDetails | None:
+    """Returns in full what a permission for one of the agent's own tools is asked for; None if the arguments do not
+    tell.
+    """
+    kind = kind_of(tool)
+    try:
+        given = msgspec.json.decode(input, type=dict[str, Any])
+    except UNREADABLE:
+        return None
+    if kind == "command":
+        command = given.get("command")
+        return ActionDetails(command=command, cwd=cwd) if isinstance(command, str) and command else None
+    if kind == "file_change":
+        path = given.pop("file_path", None) or given.pop("notebook_path", None)
+        return ActionDetails(changes=(FileDiff(path, diff=_diff(given)),)) if isinstance(path, str) else None
+    if kind == "mcp_call":
+        return _details(kind, tool, "", input)
+    return None if kind == "question" else ActionDetails(tool=tool, arguments=bytes(input).decode())
+
+
+def _diff(change: dict[str, Any]) -> str:
+    """Returns the other arguments of a tool that changes a file: as removed and added lines, if they are texts."""
+    if change.keys() == {"content"} and isinstance(change["content"], str):
+        return _lines("+", change["content"])
+    old, new = change.get("old_string"), change.get("new_string")
+    if (
+        change.keys() <= {"old_string", "new_string", "replace_all"}
+        and isinstance(old, str)
+        and isinstance(new, str)
+    ):
+        every = "every occurrence:\n" if change.get("replace_all") else ""
+        return f"{every}{_lines('-', old)}{_lines('+', new)}"
+    return encode_json(change).decode()
+
+
+def _lines(mark: str, text: str) -> str:
+    return "".join(f"{mark}{line}\n" for line in text.splitlines())
 
 
 class _Block(msgspec.Struct, frozen=True):

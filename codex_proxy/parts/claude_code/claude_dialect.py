@@ -40,7 +40,14 @@ from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput, T
 from codex_proxy.core.states import StateTable
 from codex_proxy.core.turn import Turn, without_content
 from codex_proxy.parts.claude_code import tasks
-from codex_proxy.parts.claude_code.calls import MODEL_PREFIX, activity, model_name, permission_of, tool_entry
+from codex_proxy.parts.claude_code.calls import (
+    MODEL_PREFIX,
+    activity,
+    asked_details,
+    model_name,
+    permission_of,
+    tool_entry,
+)
 from codex_proxy.parts.claude_code.history import Conversation, PendingLines, conversation, lines_of
 from codex_proxy.parts.claude_code.messages import (
     CLIENT_SERVER,
@@ -133,6 +140,9 @@ NEEDED: Final = {
 """The types of lines without which a turn would wait for ever."""
 TEXT_LINES: Final = frozenset({"stream_event", "assistant"})
 DENIED: Final = "This server allows no more than its sandbox does: the turn is {}. Go on without it."
+DENIED_BY_CLIENT: Final = "The user has declined this. Go on without it."
+UNCONFINED: Final = "No sandbox confines what Claude Code does."
+"""Why a permission reaches beyond the turn's sandbox. Changes of files are another matter: their paths tell."""
 
 
 class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
@@ -519,23 +529,27 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         return self._pending.add_request(own, (request_id, rpc.id))
 
     def _on_permission_request(self, request_id: str, request: ControlRequest) -> None:
-        """Allows calls of the client's tools, and everything in the sandbox `danger-full-access`. Asks the client about
-        others; denies them after the turn's end.
+        """Allows calls of the client's tools, and in the sandbox `danger-full-access` everything of which the client is
+        not to be asked. Asks about others; denies them after the turn's end.
         """
         self._questions[request_id] = request.input or msgspec.Raw(b"{}")
-        if request.tool_name in self._tools or self._turn.sandbox == "danger-full-access":
+        free = self._turn.sandbox == "danger-full-access"
+        if request.tool_name in self._tools or (free and self._turn.approvals == "decline"):
             self._decide(request_id, Decision(approve=True))
         elif self._state is TurnState.ACTIVE:
-            text = activity("", request.tool_name, request.input).text
-            kind = permission_of(request.tool_name)
-            self._events.append(ApprovalRequested(request_id, kind, text))
+            asked, kind = activity("", request.tool_name, request.input), permission_of(request.tool_name)
+            beyond = "" if free or kind == "file_change" else UNCONFINED
+            details = asked_details(request.tool_name, self._questions[request_id], self._turn.workdir)
+            event = ApprovalRequested(request_id, kind, asked.text, details, request.description, beyond)
+            self._events.append(event)
         else:
             self._decide(request_id, Decision())
 
     def _write_answer(self, request_id: str, question: msgspec.Raw, reply: Decision) -> None:
         answer: dict[str, Any] = {"behavior": "allow", "updatedInput": question}
         if not reply.approve:
-            answer = {"behavior": "deny", "message": DENIED.format(self._turn.sandbox)}
+            message = DENIED_BY_CLIENT if reply.by_client else DENIED.format(self._turn.sandbox)
+            answer = {"behavior": "deny", "message": message}
         self._writes.append(control_answer(request_id, answer))
 
     # --- the end --------------------------------------------------------------------------------

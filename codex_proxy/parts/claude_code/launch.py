@@ -102,6 +102,8 @@ class LaunchKey(msgspec.Struct, frozen=True):
     """The id of the stored session that goes on; empty: a new one is stored; None: nothing is."""
     subagents: bool = False
     """Whether the agent may have subagents, also where it may not write."""
+    asks: bool = False
+    """Whether the client is asked before each change."""
 
 
 def claude_argv(program: str, key: LaunchKey, unreadable: Iterable[str] = ()) -> tuple[str, ...]:
@@ -118,7 +120,7 @@ def claude_argv(program: str, key: LaunchKey, unreadable: Iterable[str] = ()) ->
         *storing,
         *AGENT_ARGUMENTS,
         "--permission-mode",
-        MODES[key.sandbox],
+        "default" if key.asks else MODES[key.sandbox],
         "--tools",
         ",".join(tools),
     ]

@@ -176,6 +176,8 @@ class ControlRequest(msgspec.Struct, frozen=True):
     message: RpcMessage | None = None
     tool_name: str = ""
     input: msgspec.Raw = msgspec.Raw()
+    description: str = ""
+    """The model's words for a call that asks for permission."""
 
 
 class ControlResponse(msgspec.Struct, frozen=True):

@@ -1,0 +1,124 @@
+"""The questions for permission that a run's client answers. While one is open, the run has no slot, and its time stands
+still. What the turn's sandbox would not confine is declined at once, whoever may answer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+import structlog
+
+from codex_proxy.agents.dialect import Decision
+from codex_proxy.core.events import ApprovalRequested, InputRequested
+from codex_proxy.core.faults import Fault
+from codex_proxy.core.json_values import encode_json
+from codex_proxy.core.safety import is_inside
+from codex_proxy.core.turn import Turn
+from codex_proxy.runs.time_and_tokens import DeadlineWatch
+from codex_proxy.workers.slots import Slot
+
+log = structlog.get_logger(__name__)
+
+DECLINED: Final = Decision(approve=False)
+MAX_SHOWN: Final = 256 << 10
+"""Maximum bytes of what a client is asked about: nobody approves what is not shown whole."""
+MAX_CHANGES: Final = 100
+"""Maximum changed files of a patch that a client is asked about."""
+OWN_FOLDERS: Final = frozenset({".git", ".codex", ".agents", ".aws", ".claude"})
+"""The folders of a workspace in which the sandbox lets nobody write: what they have runs, or rules, elsewhere."""
+
+TOO_LONG: Final = "It is too long to be shown."
+READ_ONLY: Final = "The turn is read-only."
+OUTSIDE: Final = "It would change a file outside of the turn's folder, or one that a link leads to."
+OWN_FOLDER: Final = "It would change a folder of the tools themselves, such as .git."
+
+
+def beyond_sandbox(event: ApprovalRequested, turn: Turn) -> str:
+    """Returns why nobody may permit this; empty if somebody may. Looks at the files of a patch as they are now."""
+    details = event.details
+    if details is None:
+        return event.beyond or "The agent does not tell what it is."
+    if event.beyond:
+        return event.beyond
+    if len(details.changes) > MAX_CHANGES or len(encode_json(details)) > MAX_SHOWN:
+        return TOO_LONG
+    if event.kind != "file_change" or turn.sandbox == "danger-full-access":
+        return ""
+    if turn.sandbox == "read-only":
+        return READ_ONLY
+    paths = [path for change in details.changes for path in (change.path, change.moved_to) if path]
+    found = [_beyond_folder(path, turn.workdir) for path in paths] or [OUTSIDE]
+    return next(filter(None, found), "")
+
+
+def _beyond_folder(path: str, folder: str) -> str:
+    """Returns why a file of a patch may not be changed; empty if it may. No part of its path in the folder may be a
+    link: it could lead elsewhere when the patch is applied.
+    """
+    if path.startswith("~"):
+        return OUTSIDE
+    plain = os.path.normpath(os.path.join(folder, path))
+    root = os.path.realpath(folder)
+    if plain == folder or not is_inside(plain, folder):
+        return OUTSIDE
+    within = os.path.relpath(plain, folder)
+    if os.path.realpath(plain) != os.path.join(root, within):
+        return OUTSIDE
+    return OWN_FOLDER if OWN_FOLDERS.intersection(within.lower().split(os.sep)) else ""
+
+
+class OpenAsks:
+    """The open questions of one run."""
+
+    def __init__(
+        self,
+        turn: Turn,
+        slot: Slot,
+        watch: DeadlineWatch,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        send: Callable[[str, Decision], None],
+    ) -> None:
+        """`send` gives the agent an answer, if the run has not ended."""
+        self._turn, self._slot, self._watch, self._spawn, self._send = turn, slot, watch, spawn, send
+        self._open: dict[str, ApprovalRequested] = {}
+
+    def take(self, event: ApprovalRequested | InputRequested) -> bool:
+        """Takes a question. Returns whether the client is now asked; else it is to be declined."""
+        if self._turn.approvals == "decline" or not isinstance(event, ApprovalRequested):
+            return False
+        why = beyond_sandbox(event, self._turn)
+        if why:
+            log.info("approval_declined", kind=event.kind, reason=why)
+            return False
+        self._open[event.request_id] = event
+        self._slot.lend()
+        self._watch.hold()
+        return True
+
+    def decide(self, request_id: str, decision: Decision) -> None:
+        """Answers a question, if it is open. The agent gets the last answer when the run has a slot again, and others
+        at once: the model is not called before the last.
+        """
+        event = self._open.pop(request_id, None)
+        if event is None:
+            return
+        if decision.approve and (why := beyond_sandbox(event, self._turn)):  # the files may be others by now
+            log.info("approval_declined", kind=event.kind, reason=why)
+            decision = DECLINED
+        if self._open:
+            self._send(request_id, decision)
+        else:
+            self._spawn(self._go_on(request_id, decision))
+
+    async def _go_on(self, request_id: str, decision: Decision) -> None:
+        try:
+            await self._slot.take_again()
+        except Fault:
+            return  # the server stops, and ends the run
+        if self._open:  # asked meanwhile
+            self._slot.lend()
+        else:
+            self._watch.go_on()
+        self._send(request_id, decision)
