@@ -14,15 +14,14 @@ import msgspec
 
 from codex_proxy.agents.codex_app_server import item_reader
 from codex_proxy.agents.codex_app_server.item_reader import ItemReader, ThreadItem, action_of
+from codex_proxy.agents.codex_app_server.questions import QUESTIONS, decision_answer
 from codex_proxy.agents.codex_app_server.wire import (
-    QUESTIONS,
     TEXT_DELTA,
     Message,
     Params,
     RawItemCall,
     RawItemHead,
     TurnPayload,
-    decision_answer,
     decode_usage,
     output_answer,
     refusal,

@@ -15,12 +15,13 @@ import msgspec
 from codex_proxy.agents.dialect import MAX_UNANSWERED, TooMuchHeld
 from codex_proxy.agents.shared.conversions import WHOLE_OUTPUTS, custom_input, mcp_tool
 from codex_proxy.agents.shared.tool_schemas import plain_parameters
-from codex_proxy.core.events import ApprovalKind, ToolCallRequested
+from codex_proxy.core.events import ApprovalKind, ApprovalRequested, ToolCallRequested
 from codex_proxy.core.items import ActionDetails, Activity, ActivityKind, FileDiff, Tool
 from codex_proxy.core.json_values import UNREADABLE, canonical_json, encode_json, text_at
 from codex_proxy.core.shown_text import one_line
 from codex_proxy.core.tool_names import generated_name
-from codex_proxy.parts.claude_code.messages import CLIENT_SERVER
+from codex_proxy.core.turn import Turn
+from codex_proxy.parts.claude_code.messages import CLIENT_SERVER, ControlRequest
 
 MODEL_PREFIX: Final = f"mcp__{CLIENT_SERVER}__"
 MAX_CHARS: Final = 128 - len(MODEL_PREFIX)
@@ -269,6 +270,24 @@ def _details(kind: ActivityKind, tool: str, said: str, input: msgspec.Raw | None
 
 def permission_of(tool: str) -> ApprovalKind:
     return PERMISSIONS.get(kind_of(tool), "permission")
+
+
+UNCONFINED: Final = "No sandbox confines what Claude Code does."
+"""Why a permission reaches beyond the turn's sandbox. Changes of files are another matter: their paths tell."""
+
+
+def question_event(request_id: str, request: ControlRequest, turn: Turn) -> ApprovalRequested:
+    """Returns the event of a request for permission."""
+    input, kind = request.input or msgspec.Raw(b"{}"), permission_of(request.tool_name)
+    free = turn.sandbox == "danger-full-access"
+    return ApprovalRequested(
+        request_id,
+        kind,
+        activity("", request.tool_name, request.input).text,
+        asked_details(request.tool_name, input, turn.workdir),
+        request.description,
+        "" if free or kind == "file_change" else UNCONFINED,
+    )
 
 
 def asked_details(tool: str, input: msgspec.Raw, cwd: str) -> ActionDetails | None:

@@ -24,7 +24,6 @@ from codex_proxy.agents.shared.json_lines import UnreadableError, decode_part, d
 from codex_proxy.core.damaged_json import is_torn
 from codex_proxy.core.events import (
     AccountLimitsReported,
-    ApprovalRequested,
     InputTaken,
     Notice,
     Retrying,
@@ -42,10 +41,8 @@ from codex_proxy.core.turn import Turn, without_content
 from codex_proxy.parts.claude_code import tasks
 from codex_proxy.parts.claude_code.calls import (
     MODEL_PREFIX,
-    activity,
-    asked_details,
     model_name,
-    permission_of,
+    question_event,
     tool_entry,
 )
 from codex_proxy.parts.claude_code.history import Conversation, PendingLines, conversation, lines_of
@@ -141,8 +138,6 @@ NEEDED: Final = {
 TEXT_LINES: Final = frozenset({"stream_event", "assistant"})
 DENIED: Final = "This server allows no more than its sandbox does: the turn is {}. Go on without it."
 DENIED_BY_CLIENT: Final = "The user has declined this. Go on without it."
-UNCONFINED: Final = "No sandbox confines what Claude Code does."
-"""Why a permission reaches beyond the turn's sandbox. Changes of files are another matter: their paths tell."""
 
 
 class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
@@ -537,11 +532,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         if request.tool_name in self._tools or (free and self._turn.approvals == "decline"):
             self._decide(request_id, Decision(approve=True))
         elif self._state is TurnState.ACTIVE:
-            asked, kind = activity("", request.tool_name, request.input), permission_of(request.tool_name)
-            beyond = "" if free or kind == "file_change" else UNCONFINED
-            details = asked_details(request.tool_name, self._questions[request_id], self._turn.workdir)
-            event = ApprovalRequested(request_id, kind, asked.text, details, request.description, beyond)
-            self._events.append(event)
+            self._events.append(question_event(request_id, request, self._turn))
         else:
             self._decide(request_id, Decision())
 

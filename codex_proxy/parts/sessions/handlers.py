@@ -30,6 +30,7 @@ from codex_proxy.parts.sessions.agents import (
     ignored_in,
     settings_of,
 )
+from codex_proxy.parts.sessions.approvals import Approval
 from codex_proxy.parts.sessions.records import (
     AGENT,
     ENTRY,
@@ -363,8 +364,7 @@ def _change(event: Any, place: str) -> Submitted:
         output = _content(event.output) if isinstance(event.output, list) else event.output
         return Result(event.turn_id, CallResult(event.call_id, event.success, output, event.error))
     if isinstance(event, wire.McpApprovalInput):
-        message = f"Unknown pending approval request: {excerpt(event.request_id)}"
-        raise bad_request(message, f"{place}.request_id")
+        return Approval(event.request_id, event.response.decision)
     raise wire.refuse("This server has no hosted browser that asks for approval.", f"{place}.type")
 
 

@@ -12,6 +12,7 @@ import msgspec
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.parts.sessions.agents import StoredAgent
+from codex_proxy.parts.sessions.approvals import Ask
 from codex_proxy.parts.sessions.sessions import Call, Entry, Session, SessionTurn, Subagent
 from codex_proxy.parts.sessions.state import Stored
 from codex_proxy.parts.sessions.subagents import SubagentEntry
@@ -53,6 +54,7 @@ TURN: Final = Kind("session_turn", SessionTurn, "Turn")
 ENTRY: Final = Kind("session_item", Entry, "Item")
 SUBAGENT: Final = Kind("subagent", Subagent, "Subagent")
 CALL: Final = Kind("session_call", Call, "Call")
+ASK: Final = Kind("session_ask", Ask, "Approval request")
 INPUT: Final = Kind("session_input", Input, "Input")
 GONE: Final = Kind("deleted_session", Gone, "Session")
 
@@ -91,6 +93,8 @@ def _record(session: Session, stored: Stored, now: float) -> Record:
             kind, id = ENTRY.key(stored.id)
         case Call():
             kind, id = CALL.key(_in_session(session.id, stored.call_id))
+        case Ask():
+            kind, id = ASK.key(_in_session(session.id, stored.request_id))
     return Record(kind=kind, id=id, json=json, created=now, parent=parent)
 
 
@@ -127,6 +131,9 @@ class SessionStore:
 
     async def call(self, owner: str, session: str, call_id: str) -> Call | None:
         return await self.find(owner, CALL, _in_session(session, call_id))
+
+    async def ask(self, owner: str, session: str, request_id: str) -> Ask | None:
+        return await self.find(owner, ASK, _in_session(session, request_id))
 
     async def input(self, owner: str, session: str, key: str) -> Input | None:
         return await self.find(owner, INPUT, _in_session(session, key))

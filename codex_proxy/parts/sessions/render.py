@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from codex_proxy.core.events import (
+    ApprovalRequested,
     ArgumentsDelta,
     Event,
     ItemEnded,
@@ -95,6 +96,8 @@ class TurnRenderer:
         """The id of the last item in `entries` so far; empty without one."""
         self.calls: list[Call] = []
         """New calls of the client's functions."""
+        self.asks: list[ApprovalRequested] = []
+        """New questions of which the client is asked."""
         self._session = session
         self.turn = turn
         self._open: dict[str, _Open] = {}
@@ -258,6 +261,10 @@ class TurnRenderer:
         self._tell_summary(opened, "part.done", part={"type": "summary_text", "text": text}, **status)
         del self._part[id]
 
+    def _on_approval(self, event: ApprovalRequested) -> None:
+        if event.asked:
+            self.asks.append(event)
+
     # --- events -----------------------------------------------------------------------------------
 
     def _tell(self, kind: str, **fields: Any) -> None:
@@ -285,4 +292,5 @@ _HANDLERS: Final[Mapping[type, Callable[[TurnRenderer, Any], None]]] = {
     ArgumentsDelta: TurnRenderer._on_arguments,
     OutputDelta: TurnRenderer._on_output,
     ItemEnded: TurnRenderer._on_ended,
+    ApprovalRequested: TurnRenderer._on_approval,
 }

@@ -7,38 +7,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Final, Literal, TypeAlias
 
-import msgspec
 import structlog
 
+from codex_proxy.agents.dialect import Decision
 from codex_proxy.core.beside_the_loop import beside_the_loop
-from codex_proxy.core.events import (
-    Event,
-    OfSubagent,
-    Spending,
-    StepCompleted,
-    Stop,
-    TurnElsewhere,
-    TurnEnded,
-    Usage,
-    UsageReported,
-)
+from codex_proxy.core.events import Stop, TurnElsewhere, TurnEnded
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.core.own_errors import trace_of
 from codex_proxy.core.turn import fixed_by_session
-from codex_proxy.http.body import ByteBudget
+from codex_proxy.parts.sessions.approvals import MAY_NOT_APPROVE, Approval, Ask
 from codex_proxy.parts.sessions.records import (
     SESSION,
     Input,
-    SessionStore,
     input_record,
     not_found,
     records_of,
 )
 from codex_proxy.parts.sessions.render import WEBHOOKS, EventObject, webhook_of
+from codex_proxy.parts.sessions.run_tokens import RunTokens
+from codex_proxy.parts.sessions.server import Server
 from codex_proxy.parts.sessions.sessions import (
     Content,
     Entry,
@@ -51,24 +42,27 @@ from codex_proxy.parts.sessions.sessions import (
 from codex_proxy.parts.sessions.state import Changes, Result, SessionState, conflict
 from codex_proxy.parts.sessions.stream import EventReader, encode_event
 from codex_proxy.responses.prepare import PreparedResponse, try_to_start
-from codex_proxy.responses.service import RETRY_SECONDS, ResponsesService
+from codex_proxy.responses.service import RETRY_SECONDS
 from codex_proxy.runs.event_log import have_an_end
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.steered_inputs import SteeredInputs, takes_input
 from codex_proxy.store.values import PendingWebhook, Record, RecordKey
-from codex_proxy.surfaces.answers.usage import TurnTokens, tokens_in
+from codex_proxy.surfaces.answers.usage import tokens_in
 from codex_proxy.surfaces.models import billed_model
+from codex_proxy.workers.slots import Slot
 
 log = structlog.get_logger(__name__)
 
-Submitted: TypeAlias = Literal["cancel"] | Result | Sequence[Content]
-"""An event of a client: the end of the turn, a call's result, or messages."""
+Submitted: TypeAlias = Literal["cancel"] | Result | Approval | Sequence[Content]
+"""An event of a client: the end of the turn, a call's result, an answer to a question, or messages."""
 
 MANY_ENTRIES: Final = 500
 """Entries of a session above which its conversation is made and parsed in a thread: that takes some 50 us for each."""
 ACTION_SECONDS: Final = 86400.0
-"""Seconds for which a turn waits for the results of its calls."""
-EXPIRED: Final = TurnError("request_timeout", "No result of the turn's open calls came within a day.")
+"""Seconds for which a turn waits for the results of its calls, or for an answer to a question."""
+EXPIRED: Final = TurnError(
+    "request_timeout", "What the turn waits for, a result or an answer, did not come within a day."
+)
 RESTARTED: Final = TurnError(
     "internal_error",
     "The server was restarted, or had an internal error, while this turn was in progress. Send another message to go "
@@ -76,76 +70,10 @@ RESTARTED: Final = TurnError(
 )
 
 
-class RunTokens:
-    """The tokens of a run, for the usage report and the turn."""
-
-    def __init__(self) -> None:
-        self.prompt: Callable[[], int] = lambda: 0
-        """Returns an estimate of the input."""
-        self._spent = TurnTokens()
-        self._of_subagents = Usage()
-        self._failed = False
-        self._chars = 0
-
-    def add(self, events: Sequence[Event]) -> None:
-        for event in events:
-            if isinstance(event, UsageReported):
-                self._spent.add_total(event)
-            elif isinstance(event, StepCompleted):
-                self._spent.add_call(event)
-            elif isinstance(event, OfSubagent):
-                if isinstance(event.event, StepCompleted) and event.event.usage is not None:
-                    self._of_subagents += event.event.usage
-            elif isinstance(event, TurnEnded):
-                self._spent.end(event)
-                self._failed = event.failure is not None
-            else:
-                self._chars += len(getattr(event, "text", ""))
-
-    @property
-    def known(self) -> Usage | None:
-        """The tokens, if the agent has reported all of them."""
-        return None if self._spent.is_estimated else self._spent.reported
-
-    def spending(self) -> Spending:
-        """Returns what counts for the key: the turn's own tokens, and those of its subagents."""
-        own = self._spent.spending(prompt=self.prompt, answer=lambda: self._chars // 4, failed=self._failed)
-        return msgspec.structs.replace(own, tokens=own.tokens + self._of_subagents)
-
-
-class Server(Protocol):
-    """What a session needs of all sessions of its server (`service.Sessions`)."""
-
-    responses: ResponsesService
-    unread: ByteBudget
-    """What waits for the readers of all sessions."""
-
-    @property
-    def store(self) -> SessionStore: ...
-
-    def now(self) -> int: ...
-
-    def epoch(self) -> float: ...
-
-    def new_id(self, prefix: str) -> str: ...
-
-    async def prepare(
-        self, owner: str, session: Session, items: Sequence[Mapping[str, Any]], new_items: int = 0
-    ) -> PreparedResponse: ...
-
-    def let_go(self, live: LiveSession) -> None:
-        """Forgets the session if nobody needs it."""
-
-    def forget(self, live: LiveSession) -> None: ...
-
-    def give_up(self, live: LiveSession) -> None:
-        """Forgets a session whose turn met an internal error, and ends that turn as a restart would."""
-
-
 class LiveSession:
     """A session on this server. `state` changes under `lock` only."""
 
-    def __init__(self, service: Server, owner: str, state: SessionState) -> None:
+    def __init__(self, service: Server[LiveSession], owner: str, state: SessionState) -> None:
         self.owner = owner
         self.state = state
         self.lock = asyncio.Lock()
@@ -166,6 +94,8 @@ class LiveSession:
         self._cancelled = False
         self._prepared: PreparedResponse | None = None
         """The first run of a new session, which is prepared before the session exists."""
+        self._place: Slot | None = None
+        """The run's place among what runs in the background."""
         self._expiry: asyncio.TimerHandle | None = None
         self._trouble: Failure | None = None
         """Why the store does not take what has happened, if it does not."""
@@ -191,6 +121,11 @@ class LiveSession:
     def waits(self) -> bool:
         """Whether the turn waits for the client."""
         return self.state.turn is not None and not self.at_work
+
+    @property
+    def asks(self) -> bool:
+        """Whether the agent waits for an answer of the client, and takes no place of other turns."""
+        return bool(self.session.open_asks)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[LiveSession]:
@@ -257,12 +192,15 @@ class LiveSession:
             with self._all_or_none():
                 for found in elsewhere:
                     self.state.import_turn(found, self._service.new_id("turn_"), self._service.now())
-                interrupts = [await self._apply(change) for change in changes]
+                accepted = [await self._apply(change) for change in changes]
                 self._settle()
                 epoch = self._service.epoch()
                 await self._commit([] if key is None else [input_record(self.session.id, *key, epoch)])
-            if any(interrupts):
+            if "cancel" in accepted:
                 self._interrupt()
+            for each in accepted:
+                if isinstance(each, Ask):
+                    self._pass_on(each)
             self._go_on()
             if self._inputs is not None:
                 self._service.responses.background.tasks.spawn(self._steer())
@@ -323,19 +261,56 @@ class LiveSession:
             raise conflict("The Idempotency-Key was used for other events of this session.")
         return found is not None
 
-    async def _apply(self, change: Submitted) -> bool:
-        """Applies an event to the state. Returns whether a run has to be ended for it."""
+    async def _apply(self, change: Submitted) -> Ask | Literal["cancel"] | None:
+        """Applies an event to the state. Returns what the run has to be told: the question that is answered now, or its
+        end.
+        """
         now = self._service.now()
+        if isinstance(change, Approval):
+            return await self._apply_answer(change, now)
         if isinstance(change, Result):
             id = change.result.call_id
             call = self.state.call(id) or await self._service.store.call(self.owner, self.session.id, id)
             if self.state.is_new_result(change, call):
                 self.state.add_result(change, now)
-            return False
+            return None
         if change == "cancel":
-            return self.state.cancel(now)
+            return "cancel" if self.state.cancel(now) else None
         self.state.add_messages(change, self._service.new_id("turn_"), now)
-        return False
+        return None
+
+    async def _apply_answer(self, given: Approval, now: int) -> Ask | None:
+        id = given.request_id
+        ask = self.state.ask(id) or await self._service.store.ask(self.owner, self.session.id, id)
+        if ask is not None and not self._service.responses.clients.by_name(self.owner).may_approve:
+            raise Fault(MAY_NOT_APPROVE)
+        if not self.state.is_new_answer(given, ask):
+            return None
+        if self._cancelled:
+            raise conflict("The turn of the approval request was cancelled.")
+        assert ask is not None, "a new answer has a question"
+        self.state.add_answer(given, ask, now)
+        return self.state.ask(id)
+
+    def _pass_on(self, ask: Ask) -> None:
+        """Gives the agent the answer; the last one when the run has its place again."""
+        decision = Decision(approve=ask.answered == "approve", by_client=True)
+        if self.asks:
+            self._decide(ask.asked, decision)
+        else:
+            self._service.responses.background.tasks.spawn(self._decide_in_place(ask.asked, decision))
+
+    async def _decide_in_place(self, asked: str, decision: Decision) -> None:
+        if self._place is not None:
+            with contextlib.suppress(Fault):  # where the server stops: that ends the run, too
+                await self._place.take_again()
+            if self.asks:  # of something else, meanwhile
+                self._place.lend()
+        self._decide(asked, decision)
+
+    def _decide(self, asked: str, decision: Decision) -> None:
+        if self._run is not None:
+            self._run.decide(asked, decision)
 
     def _interrupt(self) -> None:
         self._cancelled = True
@@ -364,22 +339,29 @@ class LiveSession:
     def _go_on(self) -> None:
         """Has the agent go on with the turn, if there is something to do for it."""
         has_waited = self._expiry is not None
-        if self._expiry is not None:
-            self._expiry.cancel()
-            self._expiry = None
+        self._limit_wait()
         if self.state.wants_run:
             if self._task is None:
                 self._task = self._service.responses.background.tasks.spawn(self._work())
-        elif self.state.turn is not None:
-            left = self.session.last_active_at + ACTION_SECONDS - self._service.epoch()
-            self._expiry = asyncio.get_running_loop().call_later(max(0.0, left), self._expire)
-        else:
+        elif self.state.turn is None:
             if has_waited:  # no result comes any more for which the agent's session is held open
                 self._service.responses.runs.services.idle_sessions.close_stored(self.owner, self.session.id)
             self._service.let_go(self)
 
+    def _limit_wait(self) -> None:
+        """Ends the turn after a day, if it waits for the client now."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        if self.asks or not (self.state.wants_run or self.state.turn is None):
+            left = self.session.last_active_at + ACTION_SECONDS - self._service.epoch()
+            self._expiry = asyncio.get_running_loop().call_later(max(0.0, left), self._expire)
+
     def _expire(self) -> None:
-        self._service.responses.background.tasks.spawn(self.resume(EXPIRED))
+        if self._run is not None:
+            self._run.fail(Failure(FaultKind.TIMED_OUT, EXPIRED.message))
+        else:
+            self._service.responses.background.tasks.spawn(self.resume(EXPIRED))
 
     async def resume(self, error: TurnError | None = None) -> None:
         """Goes on where a server has ended, or where a turn has waited too long: a turn ends with the `error`, and the
@@ -500,10 +482,17 @@ class LiveSession:
                     shown = events if ended is None else events[:-1]
                     await beside_the_loop(partial(self.state.feed, shown, self._service.now()), long=long)
                     await self._commit_surely(long=long)
+                    if self.asks:
+                        self._wait_for_answers()
                 if ended is not None:
                     return ended
         finally:
             cursor.detach()
+
+    def _wait_for_answers(self) -> None:
+        if self._place is not None:
+            self._place.lend()
+        self._limit_wait()
 
     async def _prepare(self) -> PreparedResponse:
         session = self.session
@@ -517,7 +506,8 @@ class LiveSession:
     async def _start(self, prepared: PreparedResponse, held: contextlib.ExitStack) -> Run:
         """Waits for a place among what runs in the background, then for the scheduler. Raises `Fault`."""
         responses = self._service.responses
-        held.callback((await responses.background.slots.take(self.owner)).give_back)
+        self._place = await responses.background.slots.take(self.owner)
+        held.callback(self._place.give_back)
         while True:
             run = await try_to_start(responses, prepared, self._inputs)
             if run is not None:

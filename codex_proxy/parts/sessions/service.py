@@ -23,6 +23,7 @@ from codex_proxy.core.own_errors import trace_of
 from codex_proxy.core.turn import StoredSession
 from codex_proxy.http.body import ByteBudget
 from codex_proxy.parts.sessions.agents import requested_tool, turn_request
+from codex_proxy.parts.sessions.approvals import Approval
 from codex_proxy.parts.sessions.records import SESSION, TURN, SessionStore
 from codex_proxy.parts.sessions.running import MANY_ENTRIES, RESTARTED, LiveSession, Submitted
 from codex_proxy.parts.sessions.sessions import Content, Session, message_item
@@ -44,6 +45,8 @@ RECOVERY_SECONDS: Final = 5.0
 """Seconds for which a start waits until interrupted sessions go on: a store that is full must not hold it up."""
 MAX_WAITING: Final = 1000
 """Maximum sessions of one key that wait for the client: each is held in memory."""
+MAX_ASKING: Final = 100
+"""Maximum sessions of one key that wait for answers to approval requests: their agents' processes wait, too."""
 MAX_STREAMS: Final = 1000
 """Maximum open streams of one key."""
 
@@ -112,7 +115,8 @@ class Sessions:
         last = await self.store.last_entry(owner, id)
         live = self._live[owner, id] = LiveSession(self, owner, SessionState(session, turn, last))
         if turn is not None or session.queued:  # no process of this server works on it
-            resuming = live.resume(None if session.status == "requires_action" else RESTARTED)
+            waits = session.status == "requires_action" and not session.open_asks  # whose process is gone
+            resuming = live.resume(None if waits else RESTARTED)
             try:
                 await self.responses.background.tasks.run(resuming)
             except Exception:
@@ -183,7 +187,13 @@ class Sessions:
     def check_room(self, owner: str) -> None:
         """Raises `Fault` CONCURRENCY_EXCEEDED if no further session of the key may work."""
         limit = self.responses.clients.by_name(owner).concurrency
-        theirs = sum(live.at_work for live in self._live.values() if live.owner == owner)
+        waiting = sum(live.asks for live in self._live.values() if live.owner == owner)
+        if waiting >= MAX_ASKING:
+            message = (
+                f"{waiting} sessions of this key wait for answers to approval requests, which is the limit."
+            )
+            raise Fault.of(FaultKind.CONCURRENCY_EXCEEDED, f"{message} Answer some, or cancel their turns.")
+        theirs = sum(live.at_work and not live.asks for live in self._live.values() if live.owner == owner)
         if limit and theirs >= limit:
             message = (
                 f"{theirs} sessions of this key are at work, which is its limit. Try again when one is idle."
@@ -207,8 +217,8 @@ class Sessions:
         """Returns the request of a turn, admitted. `new_items`: how many of the last items the agent's own session has
         not seen; 0 if there is none that can go on. Raises `Fault`, which names the field of the session.
         """
-        responses = self.responses
-        context_of_request = _parse_context(responses.clients.by_name(owner), session.environment)
+        responses, client = self.responses, self.responses.clients.by_name(owner)
+        context_of_request = _parse_context(client, session.environment)
 
         def parse_request() -> ParsedResponse:
             return parse(encode_json(turn_request(session.agent, items)), context=context_of_request)
@@ -216,6 +226,8 @@ class Sessions:
         try:
             parsed = await beside_the_loop(parse_request, long=len(items) > MANY_ENTRIES)
             parsed = replace(parsed, optional_images=_earlier_images(parsed))
+            if client.approvals == "ask" and client.may_approve:  # else nobody could answer
+                parsed = replace(parsed, turn=replace(parsed.turn, approvals="ask"))
             parsed = self._with_stored_session(parsed, session, new_items)
             parsed = self._with_subagents(parsed, session)
             context = await read_context(parsed, None, owner, responses.ids, self.epoch())
@@ -233,6 +245,11 @@ class Sessions:
         """
         agent = self.responses.runs.services.agent_of(parsed.turn)
         if session.environment["type"] == "none" or "stored_sessions" not in agent.capabilities:
+            return parsed
+        asks = parsed.turn.approvals == "ask" and "sandbox" in agent.capabilities
+        if asks and parsed.turn.sandbox != "danger-full-access":
+            # Codex does not tell the model's calls on a thread that is opened again, and by them alone is known which
+            # command would leave the sandbox.
             return parsed
         stored = StoredSession(session.id)
         if session.thread is not None and session.thread.agent == agent.name:
@@ -311,7 +328,7 @@ def _with_images(change: Submitted) -> list[Content]:
     if isinstance(change, Result):
         given = [change.result.output] if isinstance(change.result.output, tuple) else []
     else:
-        given = [] if change == "cancel" else list(change)
+        given = [] if change == "cancel" or isinstance(change, Approval) else list(change)
     return [content for content in given if any(part["type"] == "input_image" for part in content)]
 
 

@@ -34,6 +34,7 @@ from codex_proxy.core.items import (
     ToolCall,
 )
 from codex_proxy.parts.sessions.agents import AgentSettings, SessionAgent, session_agent_object
+from codex_proxy.parts.sessions.approvals import Ask, ask_object
 from codex_proxy.parts.sessions.subagent_calls import call_fields
 from codex_proxy.surfaces.answers.renderer import Count, Object, Yes
 
@@ -44,7 +45,7 @@ SessionStatus: TypeAlias = Literal["idle", "in_progress", "requires_action", "fa
 TurnStatus: TypeAlias = Literal["queued", "in_progress", "waiting", "completed", "failed", "cancelled"]
 
 
-class Call(msgspec.Struct, frozen=True, omit_defaults=True):
+class Call(msgspec.Struct, frozen=True, tag="call", omit_defaults=True):
     """A call of one of the client's functions. `item`, `index`: its item, and that item's place in the turn's output.
     `answered`: the digest of its result; empty until there is one.
     """
@@ -94,8 +95,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The newest ones, and all that are open."""
     turn: str = ""
     """The id of the turn that has not ended, if any."""
-    calls: tuple[Call, ...] = ()
-    """The calls of that turn."""
+    actions: tuple[Call | Ask, ...] = ()
+    """The calls of that turn, and its questions without an answer."""
     queued: tuple[Batch, ...] = ()
     """Messages for the turn that goes on, or for the next ones."""
     usage: Usage = Usage()
@@ -113,7 +114,12 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def open_calls(self) -> tuple[Call, ...]:
         """The calls that wait for a result."""
-        return tuple(call for call in self.calls if not call.answered)
+        return tuple(each for each in self.actions if isinstance(each, Call) and not each.answered)
+
+    @property
+    def open_asks(self) -> tuple[Ask, ...]:
+        """The questions that wait for an answer."""
+        return tuple(each for each in self.actions if isinstance(each, Ask))
 
 
 class TurnError(msgspec.Struct, frozen=True):
@@ -465,7 +471,7 @@ class Turn(TypedDict):
 
 
 def session_object(session: Session) -> AgentSession:
-    actions = session.open_calls if session.status == "requires_action" else ()
+    actions = [each for each in session.actions if not each.answered]
     ended = session.usage_known and not session.turn
     return {
         "id": session.id,
@@ -477,19 +483,21 @@ def session_object(session: Session) -> AgentSession:
         "status": session.status,
         "error": session.error,
         "metadata": session.metadata,
-        "required_actions": [_action_object(call) for call in actions],
+        "required_actions": list(map(_action_object, actions)) if session.status == "requires_action" else [],
         "usage": usage_object(session.usage) if ended else None,
         "vault_ids": [],
     }
 
 
-def _action_object(call: Call) -> dict[str, Any]:
+def _action_object(action: Call | Ask) -> dict[str, Any]:
+    if isinstance(action, Ask):
+        return ask_object(action)
     return {
         "type": "function_call",
-        "turn_id": call.turn,
-        "call_id": call.call_id,
-        "name": call.name,
-        "arguments": json_value(call.arguments),
+        "turn_id": action.turn,
+        "call_id": action.call_id,
+        "name": action.name,
+        "arguments": json_value(action.arguments),
     }
 
 

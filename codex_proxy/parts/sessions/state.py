@@ -16,6 +16,7 @@ from codex_proxy.core.events import Event, InputTaken, Stop, TurnElsewhere, Turn
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.items import HistoryMessage, ItemStatus, Part, TextPart
 from codex_proxy.core.shown_text import excerpt
+from codex_proxy.parts.sessions.approvals import Approval, Ask, ask_of
 from codex_proxy.parts.sessions.render import EventObject, TurnRenderer, error_event, turn_event
 from codex_proxy.parts.sessions.sessions import (
     AgentThread,
@@ -47,8 +48,8 @@ FAILED_ELSEWHERE: Final = TurnError("internal_error", "The turn failed in the pr
 
 _NOT_ONLY_RENDERED: Final = CONCERNS_SUBAGENTS | {InputTaken}
 
-Stored: TypeAlias = Session | SessionTurn | Entry | Call | SubagentRecord
-"""What a change stores. A call is stored beside its session, so that a late result finds it."""
+Stored: TypeAlias = Session | SessionTurn | Entry | Call | Ask | SubagentRecord
+"""What a change stores. A call is stored beside its session, so that a late result finds it; so is a question."""
 
 
 class Changes(NamedTuple):
@@ -90,16 +91,18 @@ class SessionState:
         self._turns: dict[str, SessionTurn] = {}
         self._entries: dict[str, Entry] = {}
         self._calls: dict[str, Call] = {}
+        self._asks: dict[str, Ask] = {}
         self._events: list[EventObject] = []
 
     def take(self) -> Changes:
         """Returns what has changed since the last call."""
         records: list[Stored] = [self.session] if self._session_changed else []
         records += self._subagents.take()
-        records += [*self._turns.values(), *self._entries.values(), *self._calls.values()]
+        records += [*self._turns.values(), *self._entries.values()]
+        records += [*self._calls.values(), *self._asks.values()]
         events, self._events = self._events, []
         self._session_changed = False
-        self._turns, self._entries, self._calls = {}, {}, {}
+        self._turns, self._entries, self._calls, self._asks = {}, {}, {}, {}
         return Changes(records, events)
 
     def undo(self) -> Callable[[], None]:
@@ -181,7 +184,8 @@ class SessionState:
 
     def call(self, id: str) -> Call | None:
         """Returns the last call of the turn with this id: a model may repeat one."""
-        return next((call for call in reversed(self.session.calls) if call.call_id == id), None)
+        found = (each for each in reversed(self.session.actions) if isinstance(each, Call))
+        return next((call for call in found if call.call_id == id), None)
 
     def is_new_result(self, given: Result, call: Call | None) -> bool:
         """Whether a result is new, and not the one that the call has already. `call`: the call with its id, if the
@@ -204,11 +208,11 @@ class SessionState:
         """Adds a result that is new. With the last one that the turn waits for, the turn goes on."""
         asked = next(call for call in self.session.open_calls if call.call_id == given.result.call_id)
         answered = replace(asked, answered=given.digest)
-        calls = tuple(answered if call is asked else call for call in self.session.calls)
+        actions = tuple(answered if each is asked else each for each in self.session.actions)
         waited = self.session.status == "requires_action"
         self._calls[answered.call_id] = answered
-        self._set(calls=calls, last_active_at=now)
-        if waited and not self.session.open_calls:
+        self._set(actions=actions, last_active_at=now)
+        if waited and not (self.session.open_calls or self.session.open_asks):
             self._set(status="in_progress")
             self._set_turn(status="in_progress")
         if waited:
@@ -216,11 +220,40 @@ class SessionState:
         self._end_call(answered, "completed" if given.result.success else "failed")
         self._add_input(given.result, "fco")
 
+    def ask(self, id: str) -> Ask | None:
+        """Returns the question with this id, if it is open or was answered just now."""
+        open_now = (ask for ask in self.session.open_asks if ask.request_id == id)
+        return self._asks.get(id) or next(open_now, None)
+
+    def is_new_answer(self, given: Approval, ask: Ask | None) -> bool:
+        """Whether an answer is new, and not the one that the question has already. `ask`: the question with its id, if
+        the session has one, also of an earlier turn. Raises `Fault` for an answer that nobody waits for.
+        """
+        id = excerpt(given.request_id)
+        if ask is None:
+            raise bad_request(f"Unknown pending approval request: {id}", "events")
+        if ask.answered == given.choice:
+            return False
+        if ask.answered:
+            raise conflict(f"The approval request '{id}' has another answer already.")
+        if self.turn is None or self.turn.id != ask.turn:
+            raise conflict(f"The turn of the approval request '{id}' has ended without an answer.")
+        return True
+
+    def add_answer(self, given: Approval, ask: Ask, now: int) -> None:
+        """Adds an answer that is new. With the last one that the turn waits for, the turn goes on."""
+        self._asks[ask.request_id] = replace(ask, answered=given.choice)
+        self._set(actions=self._without(ask), last_active_at=now)
+        if not self.session.open_asks:  # the run goes on, also where calls of the client are open
+            self._set(status="in_progress")
+            self._set_turn(status="in_progress")
+        self._tell_session(self.session.status)
+
     def cancel(self, now: int) -> bool:
         """Ends a turn that waits for results, as cancelled. Returns whether a run has to be ended for that."""
         if self.turn is None:
             return False
-        if self.session.status != "requires_action":
+        if self.session.status != "requires_action" or self.session.open_asks:
             return True
         self._end_turn("cancelled", None, self.turn.usage, now)
         return False
@@ -244,6 +277,7 @@ class SessionState:
             for event in events:
                 self._feed_one(event, now)
         self._take_rendered()
+        self._take_asks(now)
 
     def _feed_one(self, event: Event, now: int) -> None:
         assert self._renderer is not None, "a run has a turn"
@@ -276,6 +310,7 @@ class SessionState:
         """
         assert self.turn is not None, "a run has a turn"
         self._end_open_items()
+        self._set(actions=self._without(*self.session.open_asks))
         if self.turn.runs and self.turn.usage is None:
             usage = None  # another run's is not known
         elif usage is not None and self.turn.usage is not None:
@@ -323,7 +358,7 @@ class SessionState:
         )
         self._renderer = _renderer_of(self.turn)
         self._rest_told = False
-        self._set(turn=turn_id, calls=(), status="in_progress", last_active_at=now)
+        self._set(turn=turn_id, actions=(), status="in_progress", last_active_at=now)
         self._set_turn()
         self._tell_turn("created")
         for content in messages:
@@ -340,7 +375,7 @@ class SessionState:
         self._set_turn(status=status, error=error, usage=usage, completed_at=now)
         self._set(
             turn="",
-            calls=(),
+            actions=(),
             status="idle",
             last_active_at=now,
             usage=session.usage if usage is None else session.usage + usage,
@@ -385,7 +420,7 @@ class SessionState:
         self._calls |= {call.call_id: call for call in renderer.calls}
         if renderer.calls:
             self._called = True
-            self._set(calls=(*self.session.calls, *renderer.calls))
+            self._set(actions=(*self.session.actions, *renderer.calls))
         if renderer.entries:
             self.last_item = renderer.last or self.last_item
             self._set_turn(items=renderer.items, outputs=renderer.outputs)
@@ -398,6 +433,22 @@ class SessionState:
             self._set(subagents=self._subagents.known)
         self._events += self._subagents.events
         self._subagents.events.clear()
+
+    def _take_asks(self, now: int) -> None:
+        renderer, turn = self._renderer, self.turn
+        assert renderer is not None, "a turn has a renderer"
+        assert turn is not None, "a run has a turn"
+        asks = [ask_of(event, renderer.new_id("mcpr"), turn.id) for event in renderer.asks]
+        renderer.asks = []
+        if asks:
+            self._asks |= {ask.request_id: ask for ask in asks}
+            self._set_turn(status="waiting", items=renderer.items)  # whose ids were counted, too
+            actions = (*self.session.actions, *asks)
+            self._set(actions=actions, status="requires_action", last_active_at=now)
+            self._tell_session("requires_action")
+
+    def _without(self, *asks: Ask) -> tuple[Call | Ask, ...]:
+        return tuple(each for each in self.session.actions if each not in asks)
 
     def _set(self, **changes: Any) -> None:
         self.session = replace(self.session, **changes)

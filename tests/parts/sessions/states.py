@@ -17,6 +17,7 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.items import Message, ToolCall
 from codex_proxy.parts.sessions.agents import AgentSettings
+from codex_proxy.parts.sessions.approvals import Approval, Ask, Choice
 from codex_proxy.parts.sessions.sessions import (
     Call,
     CallResult,
@@ -48,6 +49,7 @@ class Driven:
         self.events: list[dict[str, Any]] = []
         self.entries: dict[str, Entry] = {}
         self.calls: dict[str, Call] = {}
+        self.asks: dict[str, Ask] = {}
         self.turns: dict[str, SessionTurn] = {}
         self._made = 0
         self.state.create([HELLO] if begins else [], self._turn_id(), 1)
@@ -65,6 +67,8 @@ class Driven:
                 self.entries[record.id] = record
             elif isinstance(record, Call):
                 self.calls[record.call_id] = record
+            elif isinstance(record, Ask):
+                self.asks[record.request_id] = record
             elif isinstance(record, SessionTurn):
                 self.turns[record.id] = record
         self.events += events
@@ -100,6 +104,15 @@ class Driven:
         id = given.result.call_id
         if self.state.is_new_result(given, self.state.call(id) or self.calls.get(id)):
             self.state.add_result(given, 5)
+
+    def decide(self, request_id: str, choice: Choice) -> tuple[bool, list[str]]:
+        """A client answers a question. Returns whether that is new, and what was told."""
+        given = Approval(request_id, choice)
+        ask = self.state.ask(request_id) or self.asks.get(request_id)
+        new = self.state.is_new_answer(given, ask)
+        if new and ask is not None:
+            self.state.add_answer(given, ask, 5)
+        return new, self.take()
 
     def cancel(self) -> tuple[bool, list[str]]:
         """A client cancels. Returns whether a run has to be ended, and what was told."""

@@ -1,0 +1,101 @@
+"""An agent's questions for permission, as required actions of a session: in the form of the API's questions about the
+tools of MCP servers, which is the only one that clients know. Source: docs/agents-api.md#approvals-and-safety.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from codex_proxy.core.events import ApprovalRequested
+from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.items import ActionDetails, FileDiff
+from codex_proxy.core.json_values import UNREADABLE
+from codex_proxy.core.shown_text import one_line
+
+Choice: TypeAlias = Literal["approve", "deny", "cancel"]
+"""What a client decides. The API lets the turn go on after `cancel`, too, so it is the same as `deny`."""
+
+OWN_LABEL: Final = "agent"
+"""The label of the agent itself, in place of an MCP server's."""
+MAY_NOT_APPROVE: Final = Failure(
+    FaultKind.NOT_ALLOWED,
+    "This key may not answer approval requests. The operator can allow it in the keys file (may_approve = true).",
+)
+
+
+class Ask(msgspec.Struct, frozen=True, tag="ask"):
+    """A question. `asked`: what the agent calls it, within one run. `answered`: empty until there is an answer."""
+
+    request_id: str
+    asked: str
+    turn: str
+    server_label: str
+    name: str
+    arguments: Any
+    message: str
+    answered: Choice | Literal[""] = ""
+
+
+class Approval(NamedTuple):
+    """A client's answer."""
+
+    request_id: str
+    choice: Choice
+
+
+def ask_of(event: ApprovalRequested, request_id: str, turn: str) -> Ask:
+    """Returns the question of an event, which the client is to be asked."""
+    details = event.details or ActionDetails()
+    label, name, arguments = OWN_LABEL, "permissions", dict[str, Any]()
+    match event.kind:
+        case "command":
+            name = "run_command"
+            arguments = {"command": details.command, "cwd": details.cwd}
+            wish = f"run a command: {details.command}"
+        case "file_change":
+            name = "apply_patch"
+            arguments = {"changes": [_change(each) for each in details.changes]}
+            wish = f"change files: {' '.join(each.path for each in details.changes)}"
+        case "mcp":
+            label, name = details.server, details.tool
+            wish = f"call the tool {name} of the MCP server {label}"
+            return Ask(request_id, event.request_id, turn, label, name, _json(details), _sentence(wish))
+        case _:
+            arguments = {"tool": details.tool, "arguments": _json(details)}
+            wish = f"use its tool {details.tool}"
+    arguments["reason"] = event.reason or None
+    return Ask(request_id, event.request_id, turn, label, name, arguments, _sentence(wish))
+
+
+def _sentence(wish: str) -> str:
+    return one_line(f"The agent wants to {wish}")
+
+
+def _change(change: FileDiff) -> dict[str, Any]:
+    moved = {"moved_to": change.moved_to} if change.moved_to else {}
+    return {"path": change.path, "kind": change.kind or None, "diff": change.diff, **moved}
+
+
+def _json(details: ActionDetails) -> object:
+    try:
+        return msgspec.json.decode(details.arguments or "{}")
+    except UNREADABLE:
+        return details.arguments
+
+
+def ask_object(ask: Ask) -> dict[str, Any]:
+    """Returns the required action."""
+    return {
+        "type": "mcp_approval_request",
+        "turn_id": ask.turn,
+        "request_id": ask.request_id,
+        "request": {
+            "type": "mcp_tool_call",
+            "server_label": ask.server_label,
+            "name": ask.name,
+            "arguments": ask.arguments,
+            "message": ask.message,
+        },
+    }
