@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -176,3 +177,15 @@ async def test_a_run_that_waits_for_its_slot_when_the_server_stops_is_ended() ->
     await scheduler.drain(within=1)
     assert end_of(run).failure is not None
     assert "answer q1" not in dialect.calls
+
+
+@virtual
+async def test_the_time_of_an_open_question_counts_for_no_deadline() -> None:
+    _, run, lane, _ = await begin()
+    await asyncio.sleep(9)
+    lane.say(question())
+    await asyncio.sleep(80_000)
+    assert not run.ended
+    run.decide("q1", Decision(approve=True))
+    await asyncio.sleep(1.5)  # behind the tenth second without a word
+    assert end_of(run).failure is not None

@@ -5,6 +5,7 @@ after it.
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -16,17 +17,11 @@ from codex_proxy.core.keys import digest_of
 from codex_proxy.parts.sessions import running, service
 from tests.http.claude import claude_proxy
 from tests.http.serving import Proxy, fake_proxy, user
+from tests.parts.sessions.approving import ASKING, KEY, answer_to
 from tests.parts.sessions.driving import CANCEL, AgentsClient, message
 from tests.parts.sessions.test_folders import hosted
 from tests.waiting import eventually
 
-KEY = "the key of the operator"
-ASKING: dict[str, Any] = {
-    "sandbox": "danger-full-access",  # the fake agent has no other
-    "approvals": "ask",
-    "api_key": KEY,
-    "fake_dialect": "app-server",
-}
 WAITS = "agent.session.requires_action"
 
 
@@ -39,14 +34,6 @@ async def client(tmp_path: Path) -> AsyncIterator[AgentsClient]:
 def asking(client: AgentsClient, text: str = "[[fake:approval]]") -> Any:
     """The stream of a new session of a folder."""
     return client.creation(text, **hosted(Path(client.proxy.server.settings.workdir)))
-
-
-def answer(action: dict[str, Any], decision: str = "approve") -> dict[str, Any]:
-    return {
-        "type": "agent.session.input.mcp_approval_request_result",
-        "request_id": action["request_id"],
-        "response": {"type": "mcp_tool_call", "decision": decision},
-    }
 
 
 def commands(events: list[dict[str, Any]]) -> list[tuple[str, str, Any]]:
@@ -89,7 +76,7 @@ async def test_a_command_waits_for_the_answer_and_the_turn_goes_on_either_way(
         }
         (turn,) = await client.all(f"/sessions/{session['id']}/turns")
         assert turn["status"] == "waiting"
-        await client.send(session["id"], answer(action, decision))
+        await client.send(session["id"], answer_to(action, decision))
         told = await reader.rest()
     assert told[0]["type"] == "agent.session.in_progress"
     assert told[0]["session"]["required_actions"] == []
@@ -104,7 +91,7 @@ async def test_a_patch_is_asked_for_with_its_changes(client: AgentsClient) -> No
         assert action["request"]["name"] == "apply_patch"
         changes = [{"path": "/fake/workspace/new.txt", "kind": "add", "diff": "hello\n"}]
         assert action["request"]["arguments"] == {"changes": changes, "reason": "to greet"}
-        await client.send(session["id"], answer(action))
+        await client.send(session["id"], answer_to(action))
         told = await reader.rest()
     done = [event["item"] for event in told if event["type"] == "agent.session.turn.item.done"]
     assert done[0]["command"] == "apply_patch /fake/workspace/new.txt"
@@ -119,11 +106,11 @@ async def test_two_questions_are_open_at_once_and_the_turn_goes_on_with_the_last
         while len(session["required_actions"]) < 2:  # the agent may have asked in two pieces of output
             session = (await reader.until(WAITS))["session"]
         one, two = session["required_actions"]
-        await client.send(session["id"], answer(one))
+        await client.send(session["id"], answer_to(one))
         left = (await reader.until(WAITS))["session"]
         assert left["required_actions"] == [two]
         assert not commands(reader.events)
-        await client.send(session["id"], answer(two, "deny"))
+        await client.send(session["id"], answer_to(two, "deny"))
         told = await reader.rest()
     assert told[0]["type"] == "agent.session.in_progress"
     assert commands(told) == [("make one", "completed", "ok\n"), ("make two", "failed", "")]
@@ -134,7 +121,7 @@ async def test_of_two_readers_that_answer_at_once_one_wins(client: AgentsClient)
         session = (await reader.until(WAITS))["session"]
         (action,) = session["required_actions"]
         path = f"/sessions/{session['id']}/events"
-        asked = [{"events": [answer(action, decision)]} for decision in ("approve", "deny")] * 4
+        asked = [{"events": [answer_to(action, decision)]} for decision in ("approve", "deny")] * 4
         answers = await asyncio.gather(*(client.ask("POST", path, body) for body in asked))
         told = await reader.rest()
         given = {answer.status for answer in answers[::2]}, {answer.status for answer in answers[1::2]}
@@ -144,13 +131,13 @@ async def test_of_two_readers_that_answer_at_once_one_wins(client: AgentsClient)
             ("rm -rf build", "completed", "ok\n") if approved else ("rm -rf build", "failed", "")
         ]
         for decision in ("approve", "deny"):  # behind the turn's end, too
-            after = await client.ask("POST", path, {"events": [answer(action, decision)]})
+            after = await client.ask("POST", path, {"events": [answer_to(action, decision)]})
             assert after.status == (202 if (decision == "approve") is approved else 409)
 
 
 async def test_an_answer_to_what_nobody_asked_is_refused(client: AgentsClient) -> None:
     id = await client.idle_session()
-    refused = await client.refused(id, answer({"request_id": "mcpr_1"}))
+    refused = await client.refused(id, answer_to({"request_id": "mcpr_1"}))
     assert (refused.status, refused.error["message"]) == (400, "Unknown pending approval request: mcpr_1")
 
 
@@ -167,7 +154,7 @@ async def test_a_cancel_ends_the_turn_with_its_question(client: AgentsClient) ->
     ]
     assert told[0]["item"]["status"] == "incomplete"
     assert told[-1]["session"]["required_actions"] == []
-    assert (await client.refused(session["id"], answer(action))).status == 409
+    assert (await client.refused(session["id"], answer_to(action))).status == 409
     again = await client.turn(session["id"], message("[[fake:text]]"))
     assert again[-2]["type"] == "agent.session.turn.completed"
 
@@ -175,7 +162,7 @@ async def test_a_cancel_ends_the_turn_with_its_question(client: AgentsClient) ->
 async def test_an_answer_in_one_batch_with_a_cancel_lets_nothing_run(client: AgentsClient) -> None:
     async with asking(client) as reader:
         session = (await reader.until(WAITS))["session"]
-        await client.send(session["id"], answer(session["required_actions"][0]), CANCEL)
+        await client.send(session["id"], answer_to(session["required_actions"][0]), CANCEL)
         told = await reader.rest()
     assert told[-2]["type"] == "agent.session.turn.cancelled"
     assert [status for _, status, _ in commands(told)] == ["incomplete"]
@@ -189,7 +176,7 @@ async def test_an_agent_that_dies_with_an_open_question_fails_its_turn(client: A
         told = await reader.rest()
     assert "agent.session.turn.failed" in [event["type"] for event in told]
     assert told[-1]["session"]["required_actions"] == []
-    assert (await client.refused(session["id"], answer(session["required_actions"][0]))).status == 409
+    assert (await client.refused(session["id"], answer_to(session["required_actions"][0]))).status == 409
 
 
 async def test_a_restart_fails_the_turn_of_an_open_question(tmp_path: Path) -> None:
@@ -203,7 +190,32 @@ async def test_a_restart_fails_the_turn_of_an_open_question(tmp_path: Path) -> N
         assert (found["status"], found["required_actions"]) == ("idle", [])
         (turn,) = await client.all(f"/sessions/{session['id']}/turns")
         assert (turn["status"], turn["error"]["code"]) == ("failed", "server_overloaded")
-        assert (await client.refused(session["id"], answer(session["required_actions"][0]))).status == 409
+        assert (await client.refused(session["id"], answer_to(session["required_actions"][0]))).status == 409
+
+
+async def test_a_kill_fails_the_turn_of_an_open_question_and_of_one_that_was_answered_just_now(
+    tmp_path: Path,
+) -> None:
+    ignored = shutil.ignore_patterns("*.lock", "*.sock")
+    (tmp_path / "one").mkdir()
+    async with fake_proxy(tmp_path / "one", **ASKING) as proxy:
+        client = AgentsClient(proxy, KEY)
+        async with asking(client, "[[fake:approvals]]") as reader:
+            session = (await reader.until(WAITS))["session"]
+            while len(session["required_actions"]) < 2:
+                session = (await reader.until(WAITS))["session"]
+            one, two = session["required_actions"]
+            await client.send(session["id"], answer_to(one))
+            shutil.copytree(tmp_path / "one" / "state", tmp_path / "two" / "state", ignore=ignored)
+    async with fake_proxy(tmp_path / "two", **ASKING) as proxy:
+        client = AgentsClient(proxy, KEY)
+        found = await client.get(f"/sessions/{session['id']}")
+        assert (found["status"], found["required_actions"]) == ("idle", [])
+        (turn,) = await client.all(f"/sessions/{session['id']}/turns")
+        assert (turn["status"], turn["error"]["code"]) == ("failed", "internal_error")
+        await client.send(session["id"], answer_to(one))  # the same again
+        assert (await client.refused(session["id"], answer_to(one, "deny"))).status == 409
+        assert (await client.refused(session["id"], answer_to(two))).status == 409
 
 
 async def test_a_question_that_waits_too_long_fails_the_turn(
@@ -228,7 +240,7 @@ async def test_waiting_for_answers_takes_no_place_of_other_turns(tmp_path: Path)
             assert (await proxy.ask(user(), headers={"Authorization": f"Bearer {KEY}"})).status == 200
             assert proxy.server.runs.running == 0
             for reader, session in waiting:
-                await client.send(session["id"], answer(session["required_actions"][0]))
+                await client.send(session["id"], answer_to(session["required_actions"][0]))
                 told = await reader.rest()
                 assert commands(told) == [("rm -rf build", "completed", "ok\n")]
 
@@ -242,7 +254,7 @@ async def test_only_so_many_sessions_of_a_key_wait(
         body = hosted(Path(client.proxy.server.settings.workdir), input="Hello.")
         refused = await client.ask("POST", "/sessions", body)
         assert (refused.status, "approval requests" in refused.text) == (429, True)
-        await client.send(session["id"], answer(session["required_actions"][0]))
+        await client.send(session["id"], answer_to(session["required_actions"][0]))
         await reader.rest()
     assert (await client.ask("POST", "/sessions", body)).status == 201
 
@@ -263,7 +275,7 @@ async def test_claude_code_asks_in_the_same_form(tmp_path: Path) -> None:
                     session = (await reader.until(WAITS))["session"]
                     (action,) = session["required_actions"]
                     assert (action["request"]["name"], action["request"]["arguments"]) == (name, arguments)
-                    await client.send(session["id"], answer(action, decision))
+                    await client.send(session["id"], answer_to(action, decision))
                     told = await reader.rest()
                 ended = [event["item"]["status"] for event in told if event["type"].endswith("item.done")]
                 assert ended[0] == ("completed" if decision == "approve" else "failed")
@@ -293,10 +305,10 @@ async def test_a_key_that_may_not_approve_is_asked_nothing_and_answers_nothing(t
         async with asking(one) as reader:
             session = (await reader.until(WAITS))["session"]
             (action,) = session["required_actions"]
-            assert (await two.refused(session["id"], answer(action))).status == 404
+            assert (await two.refused(session["id"], answer_to(action))).status == 404
             with_keys(tmp_path, "one", "two may_approve=true")  # the operator takes the right away
             await eventually(lambda: not proxy.server.keyring.current().keys[0].may_approve)
-            refused = await one.refused(session["id"], answer(action))
+            refused = await one.refused(session["id"], answer_to(action))
             assert (refused.status, refused.error["type"]) == (403, "forbidden")
             await one.send(session["id"], CANCEL)
             await reader.rest()
@@ -310,7 +322,7 @@ async def test_each_key_has_its_own_setting(tmp_path: Path) -> None:
         client = AgentsClient(proxy, "asked")
         async with asking(client) as reader:
             session = (await reader.until(WAITS))["session"]
-            await client.send(session["id"], answer(session["required_actions"][0]))
+            await client.send(session["id"], answer_to(session["required_actions"][0]))
             assert [status for _, status, _ in commands(await reader.rest())] == ["completed"]
 
 
