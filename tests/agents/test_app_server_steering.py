@@ -129,18 +129,11 @@ def test_no_later_input_is_given_when_codex_has_refused_one() -> None:
     assert [event.failure for event in dialogue.events if isinstance(event, TurnEnded)] == [None]
 
 
-@pytest.mark.parametrize("text", ["Use $skill.", "See @file.", "x" * 1_000_001])
-def test_an_input_that_codex_would_not_take_as_it_is_waits_with_all_later_ones(text: str) -> None:
-    dialogue = running(mode="agent")
-    dialogue.steer("1", text)
+def test_an_input_that_is_too_long_for_codex_waits_with_all_later_ones() -> None:
+    dialogue = running()
+    dialogue.steer("1", "x" * 1_000_001)
     dialogue.steer("2", "Two.")
     assert dialogue.steers == []
-
-
-def test_a_plain_model_may_be_told_of_names() -> None:
-    dialogue = running()
-    dialogue.steer("1", "Use $skill.")
-    assert dialogue.steers == [("1", text("Use $skill."))]
 
 
 def test_an_image_is_a_part_of_an_input() -> None:

@@ -305,7 +305,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         if self._steer_unanswered or not self._inputs or self._turn_id is None:
             return
         id = next(iter(self._inputs))
-        input = steered_input(self._turn.mode, self._inputs.pop(id))
+        input = steered_input(self._inputs.pop(id))
         if not input:
             self._stop_steering()
             return

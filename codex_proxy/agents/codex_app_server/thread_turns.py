@@ -32,7 +32,7 @@ from codex_proxy.core.items import (
 )
 from codex_proxy.core.json_values import encode_json
 from codex_proxy.core.states import StateTable
-from codex_proxy.core.turn import Mode, Turn
+from codex_proxy.core.turn import Turn
 
 
 class TurnState(Enum):
@@ -190,14 +190,14 @@ def split_input(
     return history_items(history, first=first, name_of=name_of), []
 
 
-def steered_input(mode: Mode, messages: Sequence[HistoryMessage]) -> list[dict[str, Any]]:
-    """Returns the `input` of `turn/steer`: the messages as one. Empty if Codex would not take it as it is."""
+def steered_input(messages: Sequence[HistoryMessage]) -> list[dict[str, Any]]:
+    """Returns the `input` of `turn/steer`, in which Codex looks for no mention: the messages as one. Empty if it would
+    not take that much.
+    """
     parts = [part for message in messages for part in message.parts]
-    texts = texts_of(parts)
-    named = mode == "agent" and any(MENTION.search(text) for text in texts)
-    if named or sum(map(len, texts)) > MAX_TURN_INPUT or message_fault([encoded(list(map(_input, parts)))]):
-        return []
-    return list(map(_input, parts))
+    input = list(map(_input, parts))
+    too_long = sum(map(len, texts_of(parts))) > MAX_TURN_INPUT
+    return [] if too_long or message_fault([encoded(input)]) is not None else input
 
 
 def _input(part: Part) -> dict[str, Any]:
