@@ -62,11 +62,11 @@ from codex_proxy.parts.claude_code.messages import (
     control_refusal,
     control_request,
     decode,
-    line_uuid,
     rpc_answer,
     rpc_refusal,
     string_in,
     user_line,
+    uuid_of,
 )
 from codex_proxy.parts.claude_code.results import BROKE_OFF, TurnUsage, failure_of, retry_event
 from codex_proxy.parts.claude_code.step_reader import StepReader
@@ -450,8 +450,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             return
         for id, messages in self._inputs.items():
             (line,) = lines_of(messages)
-            uuid = line_uuid(self._feed.number)
-            self._feed.number += 1
+            uuid = uuid_of(id)
             self._written[uuid] = id
             self._writes.append(user_line(line.blocks, query=True, takes_mark=self._takes_mark, uuid=uuid))
         self._inputs.clear()

@@ -4,6 +4,7 @@ Code 2.1.330 (tests/golden/recordings/claude-code).
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -249,9 +250,10 @@ def rpc_refusal(request_id: str, rpc_id: int | str | None) -> bytes:
     return control_answer(request_id, {"mcp_response": answer})
 
 
-def line_uuid(number: int) -> str:
-    """Returns the `uuid` of a line. `number` is unique in a process."""
-    return f"00000000-0000-4000-8000-{number:012d}"
+def uuid_of(id: str) -> str:
+    """Returns the `uuid` of a line with this id: no other line of a session may have it, also in another process."""
+    digits = hashlib.sha256(id.encode()).hexdigest()
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-8{digits[17:20]}-{digits[20:32]}"
 
 
 def user_line(
@@ -289,6 +291,6 @@ def assistant_line(content: list[dict[str, Any]], number: int, model: str = "") 
             "message": {**said, "model": model} if model else said,
             "parent_tool_use_id": None,
             "session_id": "",
-            "uuid": line_uuid(number),
+            "uuid": f"00000000-0000-4000-8000-{number:012d}",
         }
     )
