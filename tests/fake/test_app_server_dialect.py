@@ -242,3 +242,72 @@ def test_a_command_runs_only_when_it_is_accepted() -> None:
                 m["params"]["item"] for m in child.read_until(is_completed) if m["method"] == "item/completed"
             ]
         assert [item["status"] for item in items if item["type"] == "commandExecution"] == [status]
+
+
+# --- turn/steer -------------------------------------------------------------------------------------
+
+
+def steer_request(thread: str, turn: str, text: str) -> Message:
+    """The request by which the user says something while a turn runs."""
+    parts = [{"type": "text", "text": text, "text_elements": []}]
+    params = {"threadId": thread, "expectedTurnId": turn, "clientUserMessageId": "more", "input": parts}
+    return {"id": "steer", "method": "turn/steer", "params": params}
+
+
+def steered(child: AppChild, thread: str, turn: str, text: str) -> Message:
+    """The answer to what the user says while a turn runs."""
+    return child.call("turn/steer", steer_request(thread, turn, text)["params"], "steer")
+
+
+def items_of(messages: list[Message]) -> list[tuple[str, str, str | None]]:
+    """The notifications about items: their stage, type and client's id."""
+    found = [m for m in messages if str(m.get("method")).startswith("item/") and "item" in m["params"]]
+    return [
+        (m["method"].removeprefix("item/"), m["params"]["item"]["type"], m["params"]["item"].get("clientId"))
+        for m in found
+    ]
+
+
+def test_a_turn_that_does_not_run_cannot_be_steered() -> None:
+    with AppChild() as child:
+        thread = child.start_thread()
+        assert steered(child, thread, "turn_1", "More.")["error"]["message"] == "no active turn to steer"
+        turn = child.start_turn(thread, "[[fake:count delay=50]]")
+        refused = steered(child, thread, "turn_9", "More.")["error"]
+        assert refused == {
+            "code": -32600,
+            "message": f"expected active turn id `turn_9` but found `{turn}`",
+        }
+
+
+def play_steered(first: str, then: str) -> list[Message]:
+    """What the child says to a prompt, and to what the user says before the model has begun to answer it."""
+    with AppChild() as child:
+        thread = child.start_thread()
+        parts = [{"type": "text", "text": first, "text_elements": []}]
+        start = {"id": "start", "method": "turn/start", "params": {"threadId": thread, "input": parts}}
+        child.send(start, steer_request(thread, "turn_1", then))
+        return child.read_until(is_completed)
+
+
+def test_what_the_user_says_cuts_a_text_and_is_answered_in_the_same_turn() -> None:
+    told = play_steered("[[fake:count]]", "[[fake:text say=Yes.]]")
+    assert items_of(told)[2:] == [
+        ("started", "agentMessage", None),
+        ("started", "userMessage", "more"),
+        ("completed", "userMessage", "more"),
+        ("started", "agentMessage", None),
+        ("completed", "agentMessage", None),
+    ]
+    assert deltas(told)[-1] == "Yes."
+    assert told[-1]["params"]["turn"]["id"] == "turn_1"
+
+
+def test_what_the_user_says_is_taken_up_behind_a_command() -> None:
+    told = play_steered("[[fake:work]]", "[[fake:text say=Yes.]]")
+    assert items_of(told)[3:6] == [
+        ("completed", "commandExecution", None),
+        ("started", "userMessage", "more"),
+        ("completed", "userMessage", "more"),
+    ]
+    assert deltas(told) == ["Yes."]

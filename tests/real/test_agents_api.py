@@ -158,8 +158,8 @@ async def steered(
     *texts: str,
     then: Callable[[], None] = lambda: None,
 ) -> list[Any]:
-    """Sends messages when an event has come for which `until` is true, then does something. Returns all events of the
-    session until it is idle.
+    """Sends messages when an event has come for which `until` is true, then does something. Returns all events until
+    the session is idle.
     """
     events: list[Any] = []
     async for event in stream:
@@ -167,10 +167,10 @@ async def steered(
         if until(event):
             until = _never
             for text in texts:
-                await client.beta.agents.sessions.events.create(
-                    events[0].session.id, events=[user_input(text)]
-                )
+                await client.beta.agents.sessions.events.create(event.session_id, events=[user_input(text)])
             then()
+        if event.type == "agent.session.idle":
+            break
     assert until is _never
     return events
 
@@ -204,10 +204,11 @@ async def test_codex_takes_messages_behind_a_running_command(
 ) -> None:
     client = (await proxies.of()).client
     gate = proxies.home.workdir / "gate"
+    run = f"[[model:shell cmd='until test -e {gate}; do sleep 0.05; done; echo done' say=Done.]] Do it."
     stream = await client.beta.agents.sessions.create(
         environment={"type": "self_hosted", "workspace_directory": str(proxies.home.workdir)},
         agent={"model": "codex-5"},
-        input=f"[[model:shell cmd='until test -e {gate}; do sleep 0.05; done; echo done' say=Done.]] Do it.",
+        input=run,
         stream=True,
     )
     events = await steered(
@@ -227,8 +228,16 @@ async def test_codex_takes_messages_behind_a_running_command(
         *("Do it.", "command_execution", "Be brief.", "Now.", "Yes."),
     ]
     assert turns == ["completed"]
-    answer = await finish(client, events[0].session.id, f"{plan([say('Again.')])} Once more.")
-    assert answer.output_text == "Again."
+    gate.unlink()
+    session = events[0].session.id
+    async with await client.beta.agents.sessions.events.stream(session) as again:
+        await client.beta.agents.sessions.events.create(session, events=[user_input(run)])
+        more = f"{plan([say('Again.')])} More."
+        events = await steered(client, again, added("command_execution"), more, then=gate.touch)
+    assert told(events) == "Again."
+    assert (await shape_of(client, session))[1] == ["completed", "completed"]
+    said = str(input_of(model_server.calls[-1]))
+    assert [said.count(text) for text in ("Be brief.", "Now.", "More.")] == [1, 1, 1]
 
 
 async def test_codex_cuts_its_text_for_a_message(proxies: Proxies, model_server: ModelServer) -> None:
@@ -311,6 +320,14 @@ async def test_claude_code_takes_messages_behind_a_running_command(
         *("Do it.", "command_execution", "Be brief.", "Now.", "Yes."),
     ]
     assert turns == ["completed"]
+    gate.unlink()
+    session = events[0].session.id
+    async with await client.beta.agents.sessions.events.stream(session) as again:
+        await client.beta.agents.sessions.events.create(session, events=[user_input(f"Again. {steps}")])
+        await steered(client, again, added("command_execution"), "More.", then=gate.touch)
+    said = json.dumps(model.requests[-1]["messages"])
+    assert [said.count(text) for text in ("Be brief.", "Now.", "More.")] == [1, 1, 1]
+    assert (await shape_of(client, session))[1] == ["completed", "completed"]
 
 
 @pytest.mark.exhaustive

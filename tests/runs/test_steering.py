@@ -207,3 +207,20 @@ async def test_a_session_that_waits_for_an_output_is_given_the_input_before_it()
     run = await steering.scheduler.start(turn, inputs=inputs)
     assert dialect.calls[-2:] == ["steer 1", "resume"]
     run.interrupt()
+
+
+@virtual
+async def test_an_input_that_one_turn_of_a_session_did_not_take_is_given_to_its_next_turn() -> None:
+    steering = Steering()
+    await steering.begin()
+    steering.inputs.add("1", (said("More."),))
+    lane, dialect = steering.agent.transports[-1], steering.agent.dialects[-1]
+    dialect.can_resume = True
+    lane.say(*deltas("Hi."), answered("Hi."), DONE)
+    await settle()
+    dialect.over = dialect.finished = False
+    run = await steering.begin(said("Hello."), said("Hi.", "assistant"), said("Again."))
+    steering.inputs.add("1", (said("More."),))
+    assert dialect.calls.count("resume") == 1
+    assert steering.steers() == ["steer 1", "steer 1"]
+    run.interrupt()

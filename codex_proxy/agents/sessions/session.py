@@ -24,7 +24,7 @@ from codex_proxy.core.damaged_json import is_torn
 from codex_proxy.core.events import Event
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.interfaces import TimerHandle, Timers
-from codex_proxy.core.items import HistoryItem, HistoryMessage, Part, TextPart
+from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput, Part, TextPart
 from codex_proxy.core.own_errors import break_off_on_error
 from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command, Exit, SpawnError
@@ -137,7 +137,7 @@ class AgentSession:
         )
         """The dialect, if its agent takes input while it works."""
         self._steered: dict[str, Sequence[HistoryMessage]] = {}
-        """The inputs that the agent was given and has not taken, by their ids."""
+        """The inputs that the agent was given in its turn and has not taken, by their ids."""
         self._closed: tuple[str, Sequence[HistoryItem]] | None = None
         """The closed session to reopen, and the items that it has not seen, if any."""
         self._timers: Timers | None = None
@@ -176,6 +176,8 @@ class AgentSession:
         """Starts another turn, or continues one that waits for outputs. The session has not seen `new_items`."""
         if self.origin is not None:
             turn = msgspec.structs.replace(turn, model=self._model)
+        if not any(isinstance(item, HistoryOutput) for item in new_items):
+            self._steered.clear()  # the agent's turn is another one
         self._do(self._dialect.resume, turn, self._unmark(new_items))
 
     def _unmark(self, items: Sequence[HistoryItem]) -> Sequence[HistoryItem]:
@@ -188,7 +190,9 @@ class AgentSession:
         self._do(self._dialect.answer, request_id, reply)
 
     def steer(self, id: str, messages: Sequence[HistoryMessage]) -> None:
-        """Gives the agent further input, once for each id. The event `InputTaken` tells that it has taken it."""
+        """Gives the agent further input, once for each id in a turn of the agent. The event `InputTaken` tells that it
+        has taken it.
+        """
         if self._steerable is not None and id not in self._steered:
             self._steered[id] = messages
             self._do(self._steerable.steer, id, messages)

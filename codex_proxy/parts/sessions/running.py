@@ -457,8 +457,6 @@ class LiveSession:
                     prepared = await self._service.prepare(self.owner, self.session, items)
                 except Fault:
                     return  # the turn that they begin tells why
-                if inputs is not self._inputs or self._cancelled:
-                    return
                 inputs.add(batch.id, prepared.turn.user_messages)
 
     async def _read(self, run: Run | None, tokens: RunTokens) -> TurnEnded:

@@ -19,7 +19,13 @@ from tests.parts.sessions.anthropic_events import anthropic_events
 from tests.parts.sessions.driving import CANCEL, AgentsClient, message, result, text_of
 from tests.parts.sessions.sdk_values import differences
 from tests.parts.sessions.test_scenarios import SCENARIOS
+from tests.parts.sessions.test_steering import Given, app_server, serving, until_work
 from tests.pictures import PIXEL
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> Given:
+    return Given(monkeypatch)
 
 
 @pytest.fixture
@@ -153,3 +159,19 @@ async def test_an_image_is_a_block_of_its_data(proxy: Proxy) -> None:
     first = (await rendered(proxy, session["id"]))[0]
     assert [block["type"] for block in first["content"]] == ["text", "image"]
     assert first["content"][1]["source"]["media_type"] == "image/png"
+
+
+async def test_a_message_that_steered_a_turn_is_told_where_the_agent_took_it(
+    tmp_path: Path, given: Given
+) -> None:
+    async with serving(app_server, tmp_path) as steered:
+        async with steered.creation("[[fake:work hold=1]]") as reader:
+            id = await until_work(reader)
+            await steered.client.send(id, message("[[fake:text say=Yes.]]"))
+            await given.until(1)
+            steered.go()
+            await reader.rest()
+        assert kinds_of(await rendered(steered.proxy, id)) == [
+            *("user.message", "session.status_running", "agent.tool_use", "agent.tool_result"),
+            *("user.message", "agent.message", "session.status_idle"),
+        ]

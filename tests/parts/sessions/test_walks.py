@@ -10,13 +10,13 @@ import shutil
 from contextlib import AsyncExitStack
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.http.serving import Proxy, fake_proxy
 from tests.parts.sessions.driving import CANCEL, AgentsClient, Reader, message, result, text_of
 from tests.parts.sessions.test_folders import hosted
+from tests.parts.sessions.test_steering import Serving, app_server, claude_code
 from tests.waiting import eventually, poll
 
 SCENARIOS = (
@@ -30,13 +30,15 @@ SCENARIOS = (
     "count n=20 delay=10",
     "tool_call delay=20",
     "text misbehave=crash",
+    "work delay=20",
 )
 
 
 class Walk:
     """One session with what its clients have sent, and the readers of its events."""
 
-    def __init__(self, seed: int, folder: Path) -> None:
+    def __init__(self, seed: int, folder: Path, serve: Serving = fake_proxy) -> None:
+        self._serve_in = serve
         self._random = random.Random(seed)
         self._stored = seed % 2 == 1
         """Whether the session is one of a folder, whose agent has a session of its own."""
@@ -62,8 +64,7 @@ class Walk:
 
     async def _serve(self) -> None:
         self._folder.mkdir(exist_ok=True)
-        more: dict[str, Any] = {"fake_dialect": "app-server", "workdir_roots": str(self._folder.parent)}
-        serving = fake_proxy(self._folder, **(more if self._stored else {}))
+        serving = self._serve_in(self._folder, {}, workdir_roots=str(self._folder.parent))
         proxy: Proxy = await self._stack.enter_async_context(serving)
         self.client = AgentsClient(proxy)
 
@@ -189,10 +190,11 @@ async def _read(reader: Reader) -> None:
         pass
 
 
-@pytest.mark.sampled(every=33)
+@pytest.mark.sampled(every=49)
 @pytest.mark.parametrize("seed", range(100))
-async def test_a_random_walk_loses_no_input_and_ends(tmp_path: Path, seed: int) -> None:
-    async with Walk(seed, tmp_path / "first") as walk:
+@pytest.mark.parametrize("serve", [fake_proxy, app_server, claude_code])
+async def test_a_random_walk_loses_no_input_and_ends(tmp_path: Path, seed: int, serve: Serving) -> None:
+    async with Walk(seed, tmp_path / "first", serve) as walk:
         for _ in range(12):
             await walk.step()
         await walk.finish()
