@@ -8,6 +8,7 @@ from typing import Any
 from codex_proxy.agents.codex_app_server.connection import AppServerConnection
 from codex_proxy.core.events import (
     Event,
+    FullText,
     ItemEnded,
     ItemStarted,
     OfSubagent,
@@ -19,6 +20,7 @@ from codex_proxy.core.events import (
     TurnStarted,
 )
 from codex_proxy.core.items import Activity, ActivityKind
+from codex_proxy.core.turn import StoredSession
 from tests.agents.app_server_dialogue import THREAD, TURN, WEATHER, Dialogue, output
 
 CHILD = "C"
@@ -225,17 +227,57 @@ def test_a_closed_subagent_has_ended_its_turn() -> None:
 
 def test_models_with_encrypted_messages_tell_a_subagents_name_and_no_text() -> None:
     turn = started()
-    turn.agent_notifies("item/started", item=activity_item("started"))
-    events = turn.agent_notifies("item/completed", item=activity_item("started"))
+    events = turn.agent_notifies("item/started", item=activity_item("started"))
+    turn.agent_notifies("item/completed", item=activity_item("started"))
     assert SubagentOpened(CHILD, "", "kid") in events
     assert own(events) == [TurnStarted(CHILD)]
     child_ends(turn)
     for name, working in (("send_message", False), ("followup_task", True)):
         call = {"type": "function_call", "call_id": name, "name": name, "arguments": "{}"}
         turn.agent_notifies("rawResponseItem/completed", item=call)
-        turn.agent_notifies("item/started", item=activity_item("interacted", name))
-        events = turn.agent_notifies("item/completed", item=activity_item("interacted", name))
+        events = turn.agent_notifies("item/started", item=activity_item("interacted", name))
+        turn.agent_notifies("item/completed", item=activity_item("interacted", name))
         assert bool(own(events)) is working
+
+
+def test_a_task_whose_call_is_told_behind_it_begins_a_turn_too() -> None:
+    turn = started()
+    turn.agent_notifies("item/started", item=activity_item("started"))
+    child_ends(turn)
+    turn.agent_notifies("item/started", item=activity_item("interacted", "call_2"))
+    call = {"type": "function_call", "call_id": "call_2", "name": "followup_task", "arguments": "{}"}
+    turn.agent_notifies("rawResponseItem/completed", item=call)
+    assert ends(turn) == []
+    assert child_ends(turn, id="CU2")[-1] == TurnEnded(Stop.STOP)
+
+
+def test_a_turn_that_the_agent_begins_by_itself_is_waited_for() -> None:
+    turn = started()
+    making(turn)
+    child_ends(turn)
+    events = of_child(turn, "turn/started", turn={"id": "CU2", "status": "inProgress"})
+    assert own(events) == [TurnStarted(CHILD)]
+    assert ends(turn) == []
+    assert child_ends(turn, id="CU2")[-1] == TurnEnded(Stop.STOP)
+
+
+def test_what_a_subagent_says_before_it_is_named_is_its_own() -> None:
+    turn = started()
+    assert child_says(turn, "Early.") == []
+    events = own(making(turn))
+    assert [event.text for event in events if isinstance(event, FullText)] == ["Early."]
+
+
+def test_the_end_of_a_subagents_thread_is_not_that_of_its_parents() -> None:
+    turn = started(stored_session=StoredSession("s"))
+    making(turn)
+    turn.take(turn.turn.interrupt())
+    turn.agent_answers("turn/interrupt")
+    turn.agent_answers("thread/unsubscribe")
+    of_child(turn, "thread/closed")
+    assert not turn.turn.finished
+    turn.agent_notifies("thread/closed")
+    assert turn.turn.finished
 
 
 def test_the_messages_of_a_subagent_go_where_its_parents_go_and_end_with_them() -> None:

@@ -15,7 +15,6 @@ from tests.real.claude_proxy import claude_proxy
 from tests.real.model_plans import plan, say
 from tests.real.model_scenarios import tools_of
 from tests.real.model_server import ModelServer
-from tests.real.proxy import Proxy
 from tests.real.shared import Proxies
 from tests.real.tool_loop import input_of
 from tests.waiting import eventually
@@ -24,6 +23,7 @@ pytestmark = [pytest.mark.part("sessions"), pytest.mark.exhaustive]
 
 V1 = "multi_agent_v1"
 V2 = "collaboration"
+KEY = "a key of the test"
 ADDED = "agent.session.turn.item.added"
 
 
@@ -56,9 +56,9 @@ def agent_with(subagents: int) -> Any:
     }
 
 
-async def new_session(proxy: Proxy, folder: str, input: str, subagents: int = 2) -> list[Any]:
+async def new_session(client: AsyncOpenAI, folder: str, input: str, subagents: int = 2) -> list[Any]:
     """Creates a session that may have subagents; returns all events until it is idle."""
-    stream = await proxy.client.beta.agents.sessions.create(
+    stream = await client.beta.agents.sessions.create(
         environment=environment_of(folder),
         agent=agent_with(subagents),
         input=input,
@@ -112,7 +112,7 @@ async def test_an_agent_makes_a_subagent_and_goes_on_with_it_in_a_later_turn(
 ) -> None:
     proxy, folder = await proxies.of(), str(proxies.home.workdir)
     client, subagents = proxy.client, proxy.client.beta.agents.sessions.subagents
-    events = await new_session(proxy, folder, call("spawn_agent", message="[[model:text say=Kid.]]"))
+    events = await new_session(proxy.client, folder, call("spawn_agent", message="[[model:text say=Kid.]]"))
     session, agent = events[0].session.id, events[0].session.agent.id
     [(kind, kid), (ended, _)] = told_of(events)
     assert (kind, ended, kid.status, kid.parent_agent_id) == ("created", "closed", "active", agent)
@@ -206,7 +206,7 @@ async def test_no_more_subagents_are_open_than_the_session_allows(
 ) -> None:
     proxy, folder = await proxies.of(), str(proxies.home.workdir)
     input = '[[model:tool ns=multi_agent_v1 n=3 name=spawn_agent args=\'{"message":"[[model:text]]"}\']]'
-    events = await new_session(proxy, folder, input, subagents=2)
+    events = await new_session(proxy.client, folder, input, subagents=2)
     made = [item.status for item in items_of(events) if item.type == "create_subagent_call"]
     assert sorted(made) == ["completed", "completed", "failed"]
     assert [kind for kind, _ in told_of(events)] == ["created", "created", "closed", "closed"]
@@ -219,7 +219,7 @@ async def test_other_turns_have_no_subagents(proxies: Proxies, model_server: Mod
         messages=[{"role": "user", "content": "Hello"}],
         extra_headers={"X-Codex-Mode": "agent"},
     )
-    await new_session(proxy, folder, "Hello")
+    await new_session(proxy.client, folder, "Hello")
     chat, session = (tools_of(request.body) for request in model_server.calls)
     assert "exec_command" in chat
     assert f"{V1}.spawn_agent" in session
@@ -233,7 +233,7 @@ async def test_models_with_encrypted_messages_between_agents_have_subagents(
     proxy, folder = await own_proxies.of(), str(own_proxies.home.workdir)
     spawn = step("spawn_agent", V2, task_name="kid", message="Say hello.", fork_turns="none")
     wait = step("wait_agent", V2, timeout_ms=10000)
-    events = await new_session(proxy, folder, plan([spawn], [wait], [say("Done.")]))
+    events = await new_session(proxy.client, folder, plan([spawn], [wait], [say("Done.")]))
     session, agent = events[0].session.id, events[0].session.agent.id
     kid = told_of(events)[0][1]
     assert (kid.name, kid.instructions) == ("kid", None)
@@ -251,6 +251,29 @@ async def test_models_with_encrypted_messages_between_agents_have_subagents(
     sent = items_of(events)[0]
     assert (sent.type, sent.recipient_agent_id) == ("send_subagent_input_call", kid.id)
     assert len(await everything_of(proxy.client, session, kid.id)) == 2
+
+
+@pytest.mark.parametrize("sandbox", ["read-only", "workspace-write"])
+async def test_a_subagents_commands_are_confined_as_its_parents(
+    own_proxies: Proxies, model_server: ModelServer, sandbox: str
+) -> None:
+    home = own_proxies.home
+    state, outside = home.path.parent / "server", home.user / "outside"
+    state.mkdir()
+    (state / "kept").write_text("another client's data")
+    proxy = await own_proxies.of(sandbox=sandbox, state_dir=state, api_key=KEY)
+    client = proxy.client.with_options(api_key=KEY)
+    command = f"touch {home.workdir}/inside {outside}; cat {state}/kept; echo RAN"
+    task = f'[[model:shell cmd="{command}" say=Done.]]'
+    events = await new_session(client, str(home.workdir), call("spawn_agent", message=task))
+    kid = told_of(events)[0][1]
+    found = client.beta.agents.sessions.subagents.items.list(kid.id, session_id=kid.session_id)
+    items: list[Any] = [item async for item in found]
+    [ran] = [item for item in items if item.type == "command_execution"]
+    assert "RAN" in ran.output
+    assert "another client's data" not in ran.output
+    assert (home.workdir / "inside").exists() is (sandbox == "workspace-write")
+    assert not outside.exists()
 
 
 # --- Claude Code --------------------------------------------------------------------------------

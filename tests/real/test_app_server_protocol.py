@@ -117,7 +117,7 @@ async def test_silenced_notifications_never_come_and_the_others_still_do(
             seen.append(set(running.methods()))
     everything, ours = seen
     silenced = set(OPT_OUT_NOTIFICATIONS)
-    assert {"thread/started", "thread/status/changed", "turn/started"} <= everything & silenced
+    assert {"thread/started", "thread/status/changed"} <= everything & silenced
     assert ours == everything - silenced
 
 

@@ -183,10 +183,9 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         events, open_items, late = self._events, self._reader.open_items, self._previous_turn_id
         active = self._state is ACTIVE
         text_alone = True
-        children = self._children.threads
+        has_children = self._turn.subagents > 0
         for message in lines:
-            if children and (child := children.get(message.params.thread_id or "")) is not None:
-                self._writes.append(self._children.receive(child, message))
+            if has_children and self._is_of_child(message):
                 text_alone = False
                 continue
             if active and message.method == TEXT_DELTA and message.error is None:
@@ -209,6 +208,18 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         if text_alone:  # it changes nothing that a request or an end would follow from
             return super()._take_step()
         return self._take_step()
+
+    def _is_of_child(self, message: Message) -> bool:
+        """Handles a message of a child; returns whether it is one."""
+        thread = message.params.thread_id
+        child = self._children.threads.get(thread or "")
+        if child is not None:
+            self._writes.append(self._children.receive(child, message))
+        elif thread is not None and self._session_id and thread != self._session_id:
+            self._writes.append(self._children.receive_early(message))
+        else:
+            return False
+        return True
 
     def _give_output(self, call_id: str, reply: ToolReply) -> None:
         if output_fault(reply.parts) is not None:

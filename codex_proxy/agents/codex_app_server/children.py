@@ -13,7 +13,12 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.codex_app_server import item_reader
-from codex_proxy.agents.codex_app_server.item_reader import ItemReader, ThreadItem, action_of
+from codex_proxy.agents.codex_app_server.item_reader import (
+    SUBAGENT_ACTIVITY,
+    ItemReader,
+    ThreadItem,
+    action_of,
+)
 from codex_proxy.agents.codex_app_server.questions import QUESTIONS, decision_answer
 from codex_proxy.agents.codex_app_server.wire import (
     TEXT_DELTA,
@@ -48,6 +53,8 @@ from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.core.limits import ITEM_SIZE
 
 ITEM_METHODS: Final = frozenset({"item/started", "item/completed"})
+MAX_EARLY: Final = 1000
+"""Maximum messages of a thread before it is named as a child."""
 ROOT_PATH: Final = "/root"
 PAYLOAD: Final = "Payload:\n"
 """What stands before the text of a message between agents."""
@@ -156,6 +163,8 @@ class Child:
         params, method = message.params, message.method or ""
         if method == "turn/completed":
             self._on_turn_completed(params)
+        elif method == "turn/started":
+            self.begin(turn_id=decode_part(params.turn, TurnPayload).id)
         elif method == "thread/closed":
             self.end(Stop.INTERRUPTED)
             self.loaded = False
@@ -230,6 +239,10 @@ class Children:
         self._held = HeldSize("what its subagents did while it waited for outputs")
         self._calls: dict[str, str] = {}
         """The names of the model's calls, by their ids."""
+        self._unexplained: dict[str, Child] = {}
+        """The children to whom calls were told whose names are not known, by the ids of these."""
+        self._early: dict[str, list[Message]] = {}
+        """Messages that came before it was told that their threads are children."""
         self._unnamed: dict[str, list[Event]] = {}
         """Events of children whose names are about to be told, by their threads."""
 
@@ -262,16 +275,17 @@ class Children:
         action = action_of(item)
         if action is None or item.status == "failed":
             return
-        if item.type == "subAgentActivity" and not ended:
-            return  # its end comes at once, and says the same
+        # An activity's end repeats its beginning, behind which the child may have worked already.
+        if ended is (item.type == SUBAGENT_ACTIVITY):
+            return
         for thread in action.recipients:
-            if action.kind == "create" and ended:
+            if action.kind == "create":
                 self._open(thread, item, action)
-            elif action.kind == "resume" and ended:
+            elif action.kind == "resume":
                 self._reopen(thread, item)
-            elif action.kind == "send" and ended:
+            elif action.kind == "send":
                 self._on_sent(thread, item, action)
-            elif action.kind == "close" and ended and thread in self.threads:
+            elif action.kind == "close" and thread in self.threads:
                 self.threads[thread].loaded = False
                 self._close(self.threads[thread])
 
@@ -285,6 +299,11 @@ class Children:
         else:
             self._unnamed[thread] = [opened]
         child.begin(action.text)
+        self._replay(child)
+
+    def _replay(self, child: Child) -> None:
+        for message in self._early.pop(child.thread, ()):
+            self.receive(child, message)
 
     def _reopen(self, thread: str, item: ThreadItem) -> Child:
         """Opens a child again that was closed: by Codex itself where it is given a task."""
@@ -294,12 +313,14 @@ class Children:
             child.open = child.loaded = True
             self.threads[thread] = child
             self._add(SubagentOpened(thread, name=child.name))
+            self._replay(child)
         return child
 
     def _on_sent(self, thread: str, item: ThreadItem, action: SubagentAction) -> None:
         child = self._reopen(thread, item)
-        begins = item.type != "subAgentActivity" or self._calls.get(item.id) == STARTS_TURN
-        if begins and not child.working:
+        if item.type == SUBAGENT_ACTIVITY and item.id not in self._calls:
+            self._unexplained[item.id] = child
+        elif item.type != SUBAGENT_ACTIVITY or self._calls[item.id] == STARTS_TURN:
             child.begin(action.text)
 
     def _close(self, child: Child) -> None:
@@ -314,6 +335,9 @@ class Children:
         if head.type == "function_call":
             call = decode_part(item, RawItemCall)
             self._calls[call.call_id] = call.name
+            child = self._unexplained.pop(call.call_id, None)
+            if child is not None and call.name == STARTS_TURN:
+                child.begin()
         elif head.type == "function_call_output" and self._unnamed:
             self._on_output(item)
         elif head.type == "agent_message":
@@ -348,6 +372,15 @@ class Children:
 
     # --- what the children do ---------------------------------------------------------------------
 
+    def receive_early(self, message: Message) -> bytes:
+        """Takes a message of a thread that no item has named as a child yet. Returns what to write."""
+        if message.id is not None:
+            return _refused(message, message.id)
+        early = self._early.setdefault(message.params.thread_id or "", [])
+        if len(early) < MAX_EARLY:
+            early.append(message)
+        return b""
+
     def receive(self, child: Child, message: Message) -> bytes:
         """Takes a message of a child. Returns what to write: what a child asks for is declined, because nobody could
         be asked at any time. Raises `TooMuchHeld`.
@@ -370,10 +403,12 @@ class Children:
             for child in self.threads.values():
                 self._close(child)
         self._calls.clear()
+        self._early.clear()
+        self._unexplained.clear()
         return self.take()
 
     def stop(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Forgets the children. Yields the requests that end them: a child outlives its parent's turn and thread."""
+        """Yields the requests that end the children: a child outlives its parent's turn and thread."""
         for child in self.threads.values():
             if child.running is not None:  # for Codex the empty id is the one that runs
                 yield "turn/interrupt", {"threadId": child.thread, "turnId": child.running}
@@ -381,9 +416,6 @@ class Children:
                 yield "thread/backgroundTerminals/clean", {"threadId": child.thread}
             if child.loaded:
                 yield "thread/unsubscribe", {"threadId": child.thread}
-        self.threads.clear()
-        self._unnamed.clear()
-        self._events.clear()
 
 
 def _refused(message: Message, id: int | str) -> bytes:

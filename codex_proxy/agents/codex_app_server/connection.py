@@ -50,7 +50,6 @@ OPT_OUT_NOTIFICATIONS: Final = (
     "thread/goal/cleared",
     "thread/queue/changed",
     "thread/prediction/updated",
-    "turn/started",  # the answer to turn/start says the same
     "turn/diff/updated",  # the whole diff again after every change
     "item/plan/delta",  # plan mode only, which we never enter
     "item/commandExecution/terminalInteraction",

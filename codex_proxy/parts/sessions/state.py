@@ -174,7 +174,7 @@ class SessionState:
                 entry = Entry(renderer.new_id("msg"), turn_id, UserMessage(_content_of(part.parts)))
                 renderer.add_input(entry, item_object(entry))
             else:
-                renderer.feed(part)
+                renderer.feed([*map(self._subagents.with_known_ids, part)])
         renderer.end()
         self._turns[turn_id] = replace(turn, items=renderer.items, outputs=renderer.outputs)
         self._entries |= {entry.id: entry for entry in renderer.entries}

@@ -143,7 +143,7 @@ class Subagents:
                 if id in self._known:
                     self._on_own(self._known[id], own, now)
                 return None
-        return self._with_known_ids(event, self._agent)
+        return self.with_known_ids(event)
 
     def close_all(self, now: int, *, but: Sequence[str] = ()) -> None:
         """Closes all subagents, or all but these: the agent's thread is gone, on which they were."""
@@ -205,7 +205,7 @@ class Subagents:
         elif isinstance(event, StepCompleted):
             self._on_model_call(subagent, event.usage)
         else:
-            renderer.feed([self._with_known_ids(event, subagent.id)])
+            renderer.feed([self.with_known_ids(event, subagent.id)])
         self._take_rendered(subagent.own_id, renderer)
 
     def _on_model_call(self, subagent: Subagent, usage: Usage | None) -> None:
@@ -276,8 +276,11 @@ class Subagents:
 
     # --- ids --------------------------------------------------------------------------------------
 
-    def _with_known_ids(self, event: Event, sender: str) -> Event:
-        """Returns an event of the agent `sender` in which subagents have the ids that clients know."""
+    def with_known_ids(self, event: Event, sender: str = "") -> Event:
+        """Returns an event of an agent in which subagents have the ids that clients know. `sender`: that of the
+        subagent whose event it is; empty: it is the session's own agent's.
+        """
+        sender = sender or self._agent
         match event:
             case ItemStarted(item=Activity(details=ActionDetails(subagent=_) as details) as item):
                 return ItemStarted(replace(item, details=self._named(details, sender)))

@@ -10,14 +10,25 @@ import pytest
 from tests.access.keyed import key_of, keyed_proxy
 from tests.http.claude import claude_proxy
 from tests.http.serving import fake_proxy
-from tests.parts.sessions.driving import CANCEL, AgentsClient, message, text_of
+from tests.parts.sessions.driving import CANCEL, WEATHER, AgentsClient, message, text_of
 from tests.parts.sessions.test_folders import hosted
 from tests.parts.sessions.test_threads import served
+from tests.parts.sessions.test_walks import Walk
 
 ITEM_DONE = "agent.session.turn.item.done"
 SUBAGENT = "agent.session.subagent."
 SLOW = "[[fake:subagent_left args='[[fake:text n=5 delay=50]]']]"
 ENDLESS = "[[fake:subagent_left args='[[fake:count n=100000 delay=20]]']]"
+
+SCENARIOS = (
+    *("text", "tool_call", "error_500", "subagent", "subagent_left", "subagent_resumed delay=20"),
+    "subagent_left args='[[fake:count n=20 delay=10]]'",
+    "subagent args='[[fake:count n=10 delay=10]]'",
+    "subagent args='[[fake:error_500]]'",
+    "subagent args='[[fake:text misbehave=crash]]'",
+    "subagent args='[[fake:approval]]'",
+)
+ENDED = {"completed", "failed", "cancelled"}
 
 
 def enabled(folder: Path, input: str = "", **more: Any) -> dict[str, Any]:
@@ -223,6 +234,16 @@ async def test_the_lists_of_subagents_have_their_own_limits(tmp_path: Path) -> N
             assert (await client.ask("GET", f"{path}/{unknown}")).status == 404
 
 
+async def test_a_subagent_is_found_in_its_own_session_alone(tmp_path: Path) -> None:
+    async with served(tmp_path) as client:
+        events = await whole_stream(client, tmp_path, "[[fake:subagent]]")
+        subagent = told_of(events)[0][1]
+        other = (await client.post("/sessions", enabled(tmp_path)))["id"]
+        for session, status in ((subagent["session_id"], 200), (other, 404)):
+            answer = await client.ask("GET", f"/sessions/{session}/subagents/{subagent['id']}")
+            assert answer.status == status
+
+
 async def test_deleting_a_session_removes_its_subagents(tmp_path: Path) -> None:
     async with served(tmp_path) as client:
         events = await whole_stream(client, tmp_path, "[[fake:subagent]]")
@@ -268,3 +289,43 @@ async def test_a_task_of_claude_code_is_a_subagent(tmp_path: Path) -> None:
         assert await turns_of(client, subagent) == [("completed", ["Say hello.", "Hello."])]
         [turn] = await client.all(f"/sessions/{subagent['session_id']}/subagents/{subagent['id']}/turns")
         assert turn["usage"] is None  # it tells none
+
+
+class SubagentsWalk(Walk):
+    """A walk through a session whose agent makes subagents."""
+
+    async def __aenter__(self) -> SubagentsWalk:
+        await self._serve()
+        self.said.append(self._text())
+        body = enabled(self._folder, self.said[0])
+        body["agent"]["tools"] = [WEATHER]
+        self.id = (await self.client.post("/sessions", body))["id"]
+        await self.open_reader()
+        return self
+
+    async def _serve(self) -> None:
+        self._folder.mkdir(exist_ok=True)
+        serving = fake_proxy(self._folder, fake_dialect="app-server", workdir_roots=str(self._folder.parent))
+        self.client = AgentsClient(await self._stack.enter_async_context(serving))
+
+    def _text(self) -> str:
+        return f"[[fake:{self._random.choice(SCENARIOS)}]] This is message {next(self._numbers)}."
+
+    async def check(self) -> None:
+        path = f"/sessions/{self.id}/subagents"
+        for subagent in await self.client.all(path):
+            assert subagent["status"] == "closed"  # for the session rests
+            assert {status for status, _ in await turns_of(self.client, subagent)} <= ENDED
+            items = await self.client.all(f"{path}/{subagent['id']}/items")
+            assert not [item for item in items if item.get("status") == "in_progress"]
+        await super().check()
+
+
+@pytest.mark.sampled(every=20)
+@pytest.mark.parametrize("seed", range(40))
+async def test_a_random_walk_leaves_no_subagent_at_work(tmp_path: Path, seed: int) -> None:
+    async with SubagentsWalk(seed, tmp_path / "first") as walk:
+        for _ in range(12):
+            await walk.step()
+        await walk.finish()
+        await walk.check()
