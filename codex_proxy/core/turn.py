@@ -136,8 +136,10 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """What the agent's commands may do, unless `permissions` is set."""
     confine_reads: bool = False
     """Whether commands must be kept from reading this server's data; not every agent can do that."""
-    subagents: int = 0
-    """How many subagents the agent may have at a time. No request sets it: only sessions show what they do."""
+    subagents: int | None = None
+    """How many subagents the agent may have at a time; None: as many as it has by itself. Only sessions set it, and
+    show what they do.
+    """
     approvals: Approvals = "decline"
     """No request sets it: only sessions of the Agents API can ask their client."""
     permissions: str | None = None

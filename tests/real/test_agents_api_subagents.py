@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -212,18 +213,46 @@ async def test_no_more_subagents_are_open_than_the_session_allows(
     assert [kind for kind, _ in told_of(events)] == ["created", "created", "closed", "closed"]
 
 
-async def test_other_turns_have_no_subagents(proxies: Proxies, model_server: ModelServer) -> None:
+async def test_turns_of_sessions_without_subagents_and_plain_turns_have_no_tools_for_them(
+    proxies: Proxies, model_server: ModelServer
+) -> None:
     proxy, folder = await proxies.of(), str(proxies.home.workdir)
     await proxy.client.chat.completions.create(
         model="codex-5",
         messages=[{"role": "user", "content": "Hello"}],
-        extra_headers={"X-Codex-Mode": "agent"},
+        extra_headers={"X-Codex-Mode": "model"},
     )
+    stream = await proxy.client.beta.agents.sessions.create(
+        environment=environment_of(folder), agent={"model": "codex-5"}, input="Hello", stream=True
+    )
+    assert [event.type async for event in stream][-1] == "agent.session.idle"
     await new_session(proxy.client, folder, "Hello")
-    chat, session = (tools_of(request.body) for request in model_server.calls)
-    assert "exec_command" in chat
+    chat, without, session = (tools_of(request.body) for request in model_server.calls)
+    assert "exec_command" in without
     assert f"{V1}.spawn_agent" in session
-    assert [name for name in chat if name.startswith((V1, V2))] == []
+    assert [name for name in (*chat, *without) if name.startswith((V1, V2))] == []
+
+
+async def test_agent_turns_of_other_apis_end_when_their_subagents_rest(
+    proxies: Proxies, model_server: ModelServer
+) -> None:
+    proxy = await proxies.of()
+    asked = asyncio.ensure_future(
+        proxy.client.chat.completions.create(
+            model="codex-5",
+            messages=[
+                {"role": "user", "content": call("spawn_agent", message="[[model:stall n=2 gate=kid]]")}
+            ],
+            extra_headers={"X-Codex-Mode": "agent"},
+        )
+    )
+    await eventually(lambda: len(model_server.open) == 1 and len(model_server.calls) == 3)
+    assert not asked.done()
+    model_server.open_gate("kid")
+    answer = (await asked).choices[0].message
+    assert answer.content
+    assert "[subagent] create" in str(answer.to_dict()["reasoning_content"])
+    await eventually(lambda: proxy.idle)
 
 
 async def test_models_with_encrypted_messages_between_agents_have_subagents(

@@ -257,7 +257,9 @@ COMMON_SWITCHES: Final = (
         "false",
         "an unresponsive model provider must not block a turn for ever",
     ),
-    Switch(SUBAGENTS_SWITCH, "false", "subagents, which only threads that ask for them may have"),
+    Switch(
+        SUBAGENTS_SWITCH, "false", "subagents, which each thread has to ask for: plain-model turns have none"
+    ),
     Switch(
         UNLOAD_SWITCH,
         "0",

@@ -209,6 +209,9 @@ async def _read_turns(
     return tuple(found)
 
 
+OWN_SUBAGENTS = 6
+"""How many subagents Codex has at a time by itself."""
+
 MODES: tuple[Mode, ...] = ("model", "agent")
 
 
@@ -329,6 +332,8 @@ class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
             turn = await reads.limit(turn)
         if is_long(turn.history):
             turn = await beside_the_loop(partial(with_raw_items, turn), long=True)
+        if turn.mode == "agent" and turn.subagents is None and "subagents" not in self.missing_features:
+            turn = msgspec.structs.replace(turn, subagents=OWN_SUBAGENTS)
         if turn.mode == "model" and self._empty:
             turn = msgspec.structs.replace(turn, workdir=self._empty)
         transport = await self.pool.acquire(self._key(turn.mode), AppServerProcess.open_channel)

@@ -492,7 +492,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
             return  # items that we injected come back under another turn's id
         item = bytes(params.item)  # it may have megabytes, and each copy of them takes milliseconds
         head = decode_part(item, RawItemHead)
-        if self._turn.subagents:
+        if self._turn.subagents != 0:
             self._children.on_raw_item(head, item)
         if self._asked.kept:
             self._asked.note_call(head, item)

@@ -291,7 +291,7 @@ class ClaudeCodeAgent(PooledAgent[LaunchKey, ChildTransport]):
             stored = turn.stored_session
             named = None if stored is None else stored.id
             asks = turn.approvals == "ask"
-            key = LaunchKey("agent", turn.workdir, turn.sandbox, named, turn.subagents > 0, asks)
+            key = LaunchKey("agent", turn.workdir, turn.sandbox, named, bool(turn.subagents), asks)
         if turn.model == "default":
             turn = msgspec.structs.replace(turn, model="")
         spoken = await beside_the_loop(partial(conversation, turn.history), long=is_long(turn.history))

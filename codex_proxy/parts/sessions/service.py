@@ -261,10 +261,8 @@ class Sessions:
     def _with_subagents(self, parsed: ParsedResponse, session: Session) -> ParsedResponse:
         """Returns the request with the subagents that its turn may have. Raises `Fault` if the agent has none."""
         count = session.agent.subagents
-        if not count:
-            return parsed
         agent = self.responses.runs.services.agent_of(parsed.turn)
-        if "subagents" not in agent.capabilities or parsed.turn.mode != "agent":
+        if count and ("subagents" not in agent.capabilities or parsed.turn.mode != "agent"):
             raise bad_request(NO_SUBAGENTS.format(agent.name), "multi_agent.enabled", "unsupported_by_agent")
         return replace(parsed, turn=replace(parsed.turn, subagents=count))
 

@@ -12,7 +12,7 @@ from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.parts.sessions.records import SessionStore
 from tests.http.serving import fake_proxy
 from tests.http_responses.receiving import SECRET, count_undelivered, receiver
-from tests.parts.sessions.driving import AgentsClient, message, session_body
+from tests.parts.sessions.driving import AgentsClient, message, result, session_body
 
 
 async def test_webhooks_tell_what_a_session_does_and_nothing_of_its_contents(tmp_path: Path) -> None:
@@ -21,7 +21,10 @@ async def test_webhooks_tell_what_a_session_does_and_nothing_of_its_contents(tmp
         fake_proxy(tmp_path, webhooks={"urls": target.url, "secret": SECRET}) as proxy,
     ):
         client = AgentsClient(proxy)
-        events = await client.whole_stream("[[fake:tool_call]] the word")
+        async with client.creation("[[fake:tool_call]] the word") as reader:
+            session = (await reader.until("agent.session.requires_action"))["session"]
+            await client.send(session["id"], *map(result, session["required_actions"]))
+            await reader.rest()
         found = await target.deliveries(5)
         told = [OpenAI(api_key="none").webhooks.unwrap(*each, secret=SECRET) for each in found]
     assert sorted(each.type for each in told) == [
@@ -31,7 +34,7 @@ async def test_webhooks_tell_what_a_session_does_and_nothing_of_its_contents(tmp
         "agent.session.in_progress",
         "agent.session.in_progress",
     ]
-    id = events[0]["session"]["id"]
+    id = session["id"]
     for each in told:
         data = each.to_dict()["data"]
         action = {"required_action": {"type": "function_call"}} if "action" in each.type else {}
