@@ -126,14 +126,16 @@ LONG = st.builds(
 
 @settings(max_examples=40)
 @example("one two, " * 154 + '{"a": 12}' * 41 + "\n\n" * 274, 705, [2011])
+@example('{"a": 12}' + "\n\n" * 362, 44, [265])
 @given(LONG, st.integers(1, 40_000), st.lists(st.integers(0, 200_000), max_size=8))
 def test_a_long_text_is_cut_at_the_same_place_however_it_arrives_but_for_a_word(
     text: str, tokens: int, cuts: list[int]
 ) -> None:
-    # Where a run of white space is cut, its halves may cost two tokens more, each of 80 characters.
+    # Where a run of white space is cut, its halves may cost two tokens more, each of 80 characters, and a pair of line
+    # ends may be cut in two.
     assert abs(
         len(text_within_limit(text, tokens, [])) - len(text_within_limit(text, tokens, cuts))
-    ) <= 256 + 160 * len(cuts)
+    ) <= 256 + 162 * len(cuts)
 
 
 @pytest.mark.parametrize("text", ["one two three four. ", '{"name": "value", "number": 12},\n'])
