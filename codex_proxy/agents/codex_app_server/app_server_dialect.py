@@ -183,9 +183,9 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         events, open_items, late = self._events, self._reader.open_items, self._previous_turn_id
         active = self._state is ACTIVE
         text_alone = True
-        has_children = self._turn.subagents > 0
+        may_have_children, own = self._turn.subagents != 0 and self._turn.mode == "agent", self._session_id
         for message in lines:
-            if has_children and self._is_of_child(message):
+            if may_have_children and message.params.thread_id != own and self._is_of_child(message):
                 text_alone = False
                 continue
             if active and message.method == TEXT_DELTA and message.error is None:
