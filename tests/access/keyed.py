@@ -70,16 +70,42 @@ def refusal_of(answer: Answer) -> tuple[int, str, str | None]:
     return answer.status, answer.error["code"], answer.error["param"]
 
 
-async def ids_of_agents(proxy: Proxy, headers: Mapping[str, str] = {}) -> dict[str, str]:
-    """The ids of an agent, of a session and of its turn; empty without the part that has them."""
+async def ids_of_agents(
+    proxy: Proxy, headers: Mapping[str, str] = {}, *, folder: Path | None = None
+) -> dict[str, str]:
+    """The ids of an agent, of a session and of its turn; empty without the part that has them. With a folder, and the
+    fake app-server as the agent, the session has an environment and a subagent, which has a turn; else their ids are of
+    nothing.
+    """
     beta = next((each.beta for each in ENDPOINTS if each.beta), "")
     if not beta:
-        return {"agent": "", "session": "", "turn": ""}
+        return dict.fromkeys(("agent", "session", "environment", "turn", "subagent", "subagent's turn"), "")
     given = {**headers, "OpenAI-Beta": beta}
-    agent = (await proxy.send("POST", "/v1/agents", {"model": "codex-5"}, headers=given)).body["id"]
-    body = {"environment": {"type": "none"}, "agent_id": agent, "input": "Hello.", "stream": True}
-    session = (await proxy.send("POST", "/v1/agents/sessions", body, headers=given)).frames[0]["session"][
-        "id"
-    ]
-    [turn] = (await proxy.send("GET", f"/v1/agents/sessions/{session}/turns", headers=given)).body["data"]
-    return {"agent": agent, "session": session, "turn": turn["id"]}
+    settings = {"model": "codex-5", "multi_agent": {"enabled": folder is not None}}
+    agent = (await proxy.send("POST", "/v1/agents", settings, headers=given)).body["id"]
+    environment = {"type": "self_hosted", "workspace_directory": str(folder)} if folder else {"type": "none"}
+    input = "[[fake:subagent]]" if folder else "Hello."
+    body = {"environment": environment, "agent_id": agent, "input": input, "stream": True}
+    created = (await proxy.send("POST", "/v1/agents/sessions", body, headers=given)).frames[0]["session"]
+    path = f"/v1/agents/sessions/{created['id']}"
+    [turn] = (await proxy.send("GET", f"{path}/turns", headers=given)).body["data"]
+    found = {"agent": agent, "session": created["id"], "turn": turn["id"]}
+    if folder is None:
+        return found | {
+            "environment": "env_none",
+            "subagent": "subagent_none",
+            "subagent's turn": "turn_none",
+        }
+    [subagent] = (await proxy.send("GET", f"{path}/subagents", headers=given)).body["data"]
+    of_subagent = await proxy.send("GET", f"{path}/subagents/{subagent['id']}/turns", headers=given)
+    return found | {
+        "environment": created["environment"]["id"],
+        "subagent": subagent["id"],
+        "subagent's turn": of_subagent.body["data"][0]["id"],
+    }
+
+
+def filled(path: str, ids: Mapping[str, str], **more: str) -> str:
+    """A path of sessions, and of what is beside them, with the `ids` of `ids_of_agents`."""
+    turn = ids["subagent's turn" if "{subagent_id}" in path else "turn"]
+    return path.format(subagent_id=ids["subagent"], turn_id=turn, **more)

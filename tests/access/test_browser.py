@@ -21,7 +21,7 @@ from codex_proxy.agents.process_pool.plan import AHEAD_USES
 from codex_proxy.http.endpoint import add_endpoints
 from codex_proxy.http.endpoints import ENDPOINTS
 from tests.access.browser import Page, Pages, browser, rebound, required_browser
-from tests.access.keyed import ids_of_agents
+from tests.access.keyed import filled, ids_of_agents
 from tests.http.serving import Proxy, fake_proxy, until, user
 from tests.waiting import PATIENCE
 from tests.web_application import serve_application
@@ -134,15 +134,18 @@ def _routes(proxy: Proxy, bait: dict[str, str]) -> list[dict[str, str]]:
     app.update(proxy.app)
     add_endpoints(app, ENDPOINTS)
     paths = {(route.method, route.resource.canonical) for route in app.router.routes() if route.resource}
-    filled = []
+    routes = []
     for method, path in sorted({*paths, ("GET", "/metrics")}):
-        kinds = {"/conversations/": "conversation", "/agents/sessions/": "session", "/agents/": "agent"}
+        kinds = {
+            "/conversations/": "conversation",
+            "/agents/sessions/": "session",
+            "/agents/environments/": "environment",
+            "/agents/": "agent",
+        }
         kind = next((kind for part, kind in kinds.items() if part in path), "response")
         id = "codex-5" if "/models/" in path else bait[kind]
-        filled.append(
-            {"method": method, "path": path.format(id=id, item_id=bait["item"], turn_id=bait["turn"])}
-        )
-    return filled
+        routes.append({"method": method, "path": filled(path, bait, id=id, item_id=bait["item"])})
+    return routes
 
 
 def _bodies() -> dict[str, Any]:

@@ -16,6 +16,7 @@ from codex_proxy.core.keys import digest_of
 from codex_proxy.http.endpoints import ENDPOINTS
 from codex_proxy.http.middleware.rate_limit import MAX_WAITING, WRONG_KEYS, WrongKeys
 from tests.access.keyed import (
+    filled,
     ids_of_agents,
     key_header,
     keyed_proxy,
@@ -345,21 +346,22 @@ async def test_a_plain_model_key_gets_no_agent_turn_in_any_way(tmp_path: Path) -
 
 async def test_what_one_key_has_stored_no_other_finds(tmp_path: Path) -> None:
     one, other = key_header("one"), key_header("two")
-    async with keyed_proxy(tmp_path, {"one": {}, "two": {}}, ui=True) as proxy:
+    async with keyed_proxy(tmp_path, {"one": {}, "two": {}}, ui=True, fake_dialect="app-server") as proxy:
         conversation = (await proxy.send("POST", "/v1/conversations", {"items": [ITEM]}, headers=one)).body[
             "id"
         ]
         items = (await proxy.send("GET", f"/v1/conversations/{conversation}/items", headers=one)).body["data"]
         response = (await ask_response(proxy, "one")).body["id"]
         [turn] = (await proxy.send("GET", "/ui/api/turns", headers=one)).body["data"]
-        of_agents = await ids_of_agents(proxy, one)
+        of_agents = await ids_of_agents(proxy, one, folder=tmp_path)
         ids = {"responses": response, "conversations": conversation, "turns": turn["id"], "stored": response}
         ids |= {"agents": of_agents["agent"], "sessions": of_agents["session"]}
+        ids |= {"environments": of_agents["environment"]}
         for endpoint in ENDPOINTS:
             collection = endpoint.path.partition("/{")[0].rpartition("/")[2]
             if "{" not in endpoint.path or collection == "models":
                 continue
-            path = endpoint.path.format(id=ids[collection], item_id=items[0]["id"], turn_id=of_agents["turn"])
+            path = filled(endpoint.path, of_agents, id=ids[collection], item_id=items[0]["id"])
             own = {"events": []} if path.endswith("/events") else {} if endpoint.beta else {"items": [ITEM]}
             body = {"metadata": {}, **own} if endpoint.method == "POST" else None
             beta = {"OpenAI-Beta": endpoint.beta} if endpoint.beta else {}

@@ -56,8 +56,12 @@ SHORT_OF_SESSIONS: Final = (
     *("DELETE /agents/sessions/{id}", "POST /agents/sessions/{id}/events", "GET /agents/sessions/{id}/items"),
     *("GET /agents/sessions/{id}/turns", "GET /agents/sessions/{id}/turns/{turn_id}"),
     *("GET /agents/sessions/{id}/turns/{turn_id}/items", "GET /agents/sessions/{id}/subagents"),
+    *(
+        f"GET /agents/sessions/{{id}}/subagents/{{subagent_id}}{below}"
+        for below in ("", "/items", "/turns", "/turns/{turn_id}", "/turns/{turn_id}/items")
+    ),
     *("GET /agents/sessions/{id}/artifacts", "GET /agents/sessions/{id}/traces"),
-    *("GET /agents/environments", "POST /agents/environments"),
+    *("GET /agents/environments", "POST /agents/environments", "GET /agents/environments/{id}"),
     *("GET /agents/environments/templates", "POST /agents/environments/templates"),
     *("GET /agents/automations", "POST /agents/automations", "GET /vaults", "POST /vaults"),
 )

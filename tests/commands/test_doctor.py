@@ -214,7 +214,7 @@ async def test_a_feature_that_is_off_with_a_release_is_reported_with_what_the_re
     protocol = done.check("protocol")
     assert protocol["status"] == "warning"
     assert "parallel_calls (it has no rawResponse/completed)" in protocol["message"]
-    assert protocol["facts"]["off"] == "parallel_calls"
+    assert protocol["facts"]["off"] == "imported_turns, parallel_calls"
 
 
 async def test_an_old_release_that_speaks_proto_is_reported_as_such(tmp_path: Path) -> None:
@@ -490,7 +490,7 @@ TRIED = (
         "rerun",
         "fake",
     ),
-    *("app-server", "workspace-write", "open-responses-server"),
+    *("app-server", "workspace-write", "open-responses-server", "ask"),
 )
 """Texts of which every setting takes at least one that is not its default."""
 

@@ -19,13 +19,11 @@ from tests.waiting import PATIENCE
 TEXT = "Hello from the deterministic fake agent."
 
 
-NAMES = (
-    *("langchain", "openai-python", "anthropic-python"),
-    pytest.param("openai-agents-api", marks=pytest.mark.part("sessions")),
-)
+NAMES = ("langchain", "openai-python", "anthropic-python")
+OF_SESSIONS = "openai-agents-api"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, pytest.param(OF_SESSIONS, marks=pytest.mark.part("sessions"))])
 async def test_a_block_prints_the_answer(tmp_path: Path, name: str) -> None:
     async with fake_proxy(tmp_path) as proxy:
         access = ServerAccess(base_url=f"{proxy.url}/v1", model="codex-5", key=NO_KEY)
