@@ -46,7 +46,7 @@ async def misbehaving_scene(
     """A stream has begun, and the child and its grandchild have written down their pids."""
     pids = home.user / "pids"
     environment = fake_environment(pids, dialect) | {"PROXY_DRAIN_MS": str(drain)}
-    at = 5 if dialect == "proto" else 6
+    at = 5 if dialect == "proto" else 8
     prompt = f"[[fake:count n=50 misbehave={faults} at={at}]]"
     async with (
         proxy_process(home, "--agent", "fake", environment=environment) as proxy,
