@@ -32,8 +32,9 @@ USERS = {
     name: text for name, text in PAGES.items() if name not in DEVELOPERS and not name.startswith("migration")
 } | {name: (ROOT / f"{name}.md").read_text("utf-8") for name in ("README", "SECURITY")}
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+OF_PARTS = {"cassettes": "cassettes", "agents-api": "sessions"}
 EACH_PAGE = [
-    pytest.param(name, marks=pytest.mark.part(name)) if name == "cassettes" else name for name in USERS
+    pytest.param(name, marks=pytest.mark.part(OF_PARTS[name])) if name in OF_PARTS else name for name in USERS
 ]
 """The page of a part names what only its code has."""
 SOURCE = "\n".join(path.read_text("utf-8") for path in (ROOT / "codex_proxy").rglob("*.py"))
