@@ -5,7 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
+import pytest
+
+from codex_proxy.agents.codex_app_server.children import children_named
 from codex_proxy.agents.codex_app_server.connection import AppServerConnection
+from codex_proxy.agents.codex_app_server.wire import Message, Params
 from codex_proxy.core.events import (
     Event,
     FullText,
@@ -308,3 +313,17 @@ def test_the_messages_of_a_subagent_go_where_its_parents_go_and_end_with_them() 
     received = connection.receive([json.dumps(asked).encode()])
     assert received.messages_by_channel == []
     assert json.loads(received.writes)["error"]["code"] == -32601
+
+
+@pytest.mark.parametrize("item", [call_item("wait", "completed", CHILD), activity_item("started")])
+@pytest.mark.parametrize("last", [False, True])
+def test_a_child_is_found_wherever_the_item_tells_its_type(item: dict[str, Any], last: bool) -> None:
+    told = {**{name: item[name] for name in item if name != "type"}, "type": item["type"]} if last else item
+    message = Message(method="item/completed", params=Params(item=msgspec.Raw(json.dumps(told).encode())))
+    assert children_named(message) == (CHILD,)
+
+
+def test_an_item_that_only_speaks_of_the_calls_names_no_child() -> None:
+    said = {"type": "agentMessage", "id": "m", "text": json.dumps(call_item("wait", "completed", CHILD))}
+    message = Message(method="item/completed", params=Params(item=msgspec.Raw(json.dumps(said).encode())))
+    assert children_named(message) == ()

@@ -7,6 +7,7 @@ A child works beside its parent, also while that waits for its client. So its ev
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ import msgspec
 from codex_proxy.agents.codex_app_server import item_reader
 from codex_proxy.agents.codex_app_server.item_reader import (
     SUBAGENT_ACTIVITY,
+    SUBAGENT_CALL,
     ItemReader,
     ThreadItem,
     action_of,
@@ -53,6 +55,9 @@ from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.core.limits import ITEM_SIZE
 
 ITEM_METHODS: Final = frozenset({"item/started", "item/completed"})
+_ABOUT_CHILDREN: Final = (SUBAGENT_CALL.encode(), SUBAGENT_ACTIVITY.encode())
+_TYPE_FIRST: Final = re.compile(rb'\s*\{\s*"type"\s*:\s*"([A-Za-z]*)"')
+"""Matches the beginning of an item whose type stands first."""
 MAX_EARLY: Final = 1000
 """Maximum messages of a thread before it is named as a child."""
 ROOT_PATH: Final = "/root"
@@ -67,13 +72,24 @@ STARTS_TURN: Final = "followup_task"
 
 def children_named(message: Message) -> tuple[str, ...]:
     """Returns the threads of the children that an item's message names; none for other items."""
-    if not any(type in bytes(message.params.item) for type in (b"collabAgentToolCall", b"subAgentActivity")):
+    if not _may_name_children(message.params.item):
         return ()
     try:
         action = action_of(_item_of(message.params))
     except UnreadableError:
         return ()
     return () if action is None else action.recipients
+
+
+def _may_name_children(item: msgspec.Raw) -> bool:
+    """Whether an item may be about children. Most tell their type first, so that megabytes are neither copied nor
+    searched.
+    """
+    first = _TYPE_FIRST.match(item)
+    if first is not None:
+        return first[1] in _ABOUT_CHILDREN
+    whole = bytes(item)
+    return any(type in whole for type in _ABOUT_CHILDREN)
 
 
 def _item_of(params: Params) -> ThreadItem:
