@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from aiohttp import web
@@ -37,6 +37,7 @@ from codex_proxy.parts.sessions.records import (
     SESSION,
     SUBAGENT,
     TURN,
+    Kind,
     agent_record,
     matches,
     not_found,
@@ -63,6 +64,7 @@ from codex_proxy.store.values import Page, PageRequest
 from codex_proxy.surfaces.requests.body import RequestModel, number_in, unsupported_value
 
 M = TypeVar("M", bound=RequestModel)
+T = TypeVar("T")
 
 DEFAULT_LIMIT: Final = 20
 MAX_KEY: Final = 256
@@ -396,9 +398,13 @@ async def _send_events(request: web.Request, reader: EventReader, status: int = 
 async def list_session_items(request: web.Request) -> web.Response:
     """Lists the items of a session."""
     sessions, owner = _at(request)
-    session = await sessions.session(owner, _id(request))
+    return await _items_below(request, await sessions.session(owner, _id(request)))
+
+
+async def _items_below(request: web.Request, parent: Session | Subagent) -> web.Response:
+    sessions, owner = _at(request)
     asked = _page_of(request, clamps=True)
-    page = await sessions.store.page(owner, ENTRY, asked, parent=session.id, unknown_after=_unknown_item())
+    page = await sessions.store.page(owner, ENTRY, asked, parent=parent.id, unknown_after=_unknown_item())
     return _list([item_object(entry) for entry in page.items], page)
 
 
@@ -448,11 +454,16 @@ async def list_subagents(request: web.Request) -> web.Response:
     """Lists the subagents of a session, also closed ones."""
     sessions, owner = _at(request)
     session = await sessions.session(owner, _id(request))
-    asked = _page_of(request)
-    page = await sessions.store.page(
-        owner, SUBAGENT, asked, parent=session.id, unknown_after=_unknown_resource()
-    )
-    return _list([subagent_object(each) for each in page.items], page)
+    return await _resources_below(request, session.id, SUBAGENT, subagent_object)
+
+
+async def _resources_below(
+    request: web.Request, parent: str, kind: Kind[T], shown: Callable[[T], Any]
+) -> web.Response:
+    sessions, owner = _at(request)
+    asked, fault = _page_of(request), _unknown_resource()
+    page = await sessions.store.page(owner, kind, asked, parent=parent, unknown_after=fault)
+    return _list([*map(shown, page.items)], page)
 
 
 async def retrieve_subagent(request: web.Request) -> web.Response:
@@ -462,22 +473,12 @@ async def retrieve_subagent(request: web.Request) -> web.Response:
 
 async def list_subagent_items(request: web.Request) -> web.Response:
     """Lists the items of a subagent."""
-    sessions, owner = _at(request)
-    subagent = await _subagent(request)
-    asked = _page_of(request, clamps=True)
-    page = await sessions.store.page(owner, ENTRY, asked, parent=subagent.id, unknown_after=_unknown_item())
-    return _list([item_object(entry) for entry in page.items], page)
+    return await _items_below(request, await _subagent(request))
 
 
 async def list_subagent_turns(request: web.Request) -> web.Response:
     """Lists the turns of a subagent."""
-    sessions, owner = _at(request)
-    subagent = await _subagent(request)
-    asked = _page_of(request)
-    page = await sessions.store.page(
-        owner, TURN, asked, parent=subagent.id, unknown_after=_unknown_resource()
-    )
-    return _list([turn_object(turn) for turn in page.items], page)
+    return await _resources_below(request, (await _subagent(request)).id, TURN, turn_object)
 
 
 async def retrieve_subagent_turn(request: web.Request) -> web.Response:

@@ -23,9 +23,11 @@ from codex_proxy.parts.sessions.sessions import (
     AgentItem,
     Call,
     Entry,
-    ItemObject,
+    EntryItem,
+    SessionTurn,
     WholeItem,
     call_entry,
+    item_object,
 )
 
 EventObject: TypeAlias = dict[str, Any]
@@ -108,6 +110,11 @@ class TurnRenderer:
         self._part: dict[str, int] = {}
         """The open part of each summary, by the item's id."""
 
+    @classmethod
+    def of(cls, turn: SessionTurn) -> TurnRenderer:
+        """Returns the renderer of a turn as it is stored."""
+        return cls(turn.session, turn.id, items=turn.items, outputs=turn.outputs)
+
     def feed(self, events: Sequence[Event]) -> None:
         """Takes the next events of a run, but for its end."""
         for event in events:
@@ -125,10 +132,11 @@ class TurnRenderer:
         self.items += 1
         return f"{prefix}_{self.turn.removeprefix('turn_')}_{self.items}"
 
-    def add_input(self, entry: Entry, item: ItemObject) -> None:
-        """Adds an item of the client."""
+    def add_input(self, item: EntryItem, prefix: str) -> None:
+        """Adds an item that is none of the agent's output; its id begins with `prefix`."""
+        entry = Entry(self.new_id(prefix), self.turn, item)
         self._keep(entry, self.outputs)
-        self._tell("item.added", item=item, output_index=None)
+        self._tell("item.added", item=item_object(entry), output_index=None)
 
     def _keep(self, entry: Entry, place: int) -> None:
         """Adds an entry behind those of the items with a place before `place`: one that is open is kept as incomplete,
@@ -182,8 +190,7 @@ class TurnRenderer:
     def _add_message(self, whole: WholeItem) -> None:
         """Adds a message of a subagent, which the agent has got as a whole: it is none of its own output."""
         whole.status = "completed"
-        entry = Entry(self.new_id("amsg"), self.turn, AgentItem.of(whole.events()))
-        self.add_input(entry, whole.object(entry.id, self.turn))
+        self.add_input(AgentItem.of(whole.events()), "amsg")
 
     def _on_text(self, event: TextDelta | RefusalDelta) -> None:
         opened = self._open.get(event.id)

@@ -20,6 +20,7 @@ from codex_proxy.core.faults import UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.core.own_errors import trace_of
 from codex_proxy.core.turn import fixed_by_session
 from codex_proxy.parts.sessions.approvals import MAY_NOT_APPROVE, Approval, Ask
+from codex_proxy.parts.sessions.conversation import input_items, message_item
 from codex_proxy.parts.sessions.records import (
     SESSION,
     Input,
@@ -36,8 +37,6 @@ from codex_proxy.parts.sessions.sessions import (
     Session,
     SessionTurn,
     TurnError,
-    input_items,
-    message_item,
 )
 from codex_proxy.parts.sessions.state import Changes, Result, SessionState, conflict
 from codex_proxy.parts.sessions.stream import EventReader, encode_event

@@ -24,9 +24,10 @@ from codex_proxy.core.turn import StoredSession
 from codex_proxy.http.body import ByteBudget
 from codex_proxy.parts.sessions.agents import requested_tool, turn_request
 from codex_proxy.parts.sessions.approvals import Approval
+from codex_proxy.parts.sessions.conversation import message_item
 from codex_proxy.parts.sessions.records import SESSION, TURN, SessionStore
 from codex_proxy.parts.sessions.running import MANY_ENTRIES, RESTARTED, LiveSession, Submitted
-from codex_proxy.parts.sessions.sessions import Content, Session, message_item
+from codex_proxy.parts.sessions.sessions import Content, Session
 from codex_proxy.parts.sessions.state import Result, SessionState
 from codex_proxy.parts.sessions.stream import MAX_BEHIND_IN_ALL
 from codex_proxy.responses.context import read_context

@@ -5,7 +5,7 @@ that. Source: docs/agents-api.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, TypeAlias, TypedDict
 
 import msgspec
@@ -151,6 +151,12 @@ class SessionTurn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     turn: how many calls of its model.
     """
 
+    def usage_with(self, more: Usage | None) -> Usage | None:
+        """Returns the tokens with those of one more run: known if those of every run are."""
+        if not self.runs:
+            return more
+        return None if more is None or self.usage is None else self.usage + more
+
 
 class Subagent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A subagent of a session. `own_id` is the agent's id of it; `parent` is the agent that made it."""
@@ -195,12 +201,15 @@ class AgentItem(msgspec.Struct, frozen=True, tag="agent_item"):
         return decode_row(bytes(self.row))
 
 
+EntryItem: TypeAlias = UserMessage | CallResult | AgentItem
+
+
 class Entry(msgspec.Struct, frozen=True):
     """An entry of a session's log: an item with its turn."""
 
     id: str
     turn: str
-    item: UserMessage | CallResult | AgentItem
+    item: EntryItem
 
 
 def call_entry(call: Call, status: ItemStatus | None = None) -> Entry:
@@ -528,68 +537,3 @@ def usage_object(usage: Usage | None) -> TokenUsage | None:
         "output_tokens_details": {"reasoning_tokens": usage.reasoning},
         "total_tokens": usage.input + usage.output,
     }
-
-
-# --- the conversation of a turn ----------------------------------------------------------------------
-
-
-def message_item(content: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns a message of the client as an input item of the Responses API."""
-    return {"type": "message", "role": "user", "content": list(content)}
-
-
-def input_items(entries: Iterable[Entry]) -> list[dict[str, Any]]:
-    """Returns a session's log as input items of the Responses API. A call without a result has one that says so."""
-    items: list[dict[str, Any]] = []
-    unanswered: dict[str, None] = {}
-    for entry in entries:
-        item = entry.item
-        if isinstance(item, CallResult):
-            unanswered.pop(item.call_id, None)
-            items.append(
-                {"type": "function_call_output", "call_id": item.call_id, "output": _output_of(item)}
-            )
-            continue
-        if isinstance(item, UserMessage):
-            items += [_no_result(call_id) for call_id in unanswered]
-            unanswered.clear()
-            items.append(message_item(item.content))
-            continue
-        whole = WholeItem.of(item.events())
-        text = "".join(whole.text)
-        if isinstance(whole.item, Message) and text:
-            phase = {"phase": whole.item.phase} if whole.item.phase else {}
-            content = [{"type": "output_text", "text": text}]
-            items.append({"type": "message", "role": "assistant", "content": content, **phase})
-        elif isinstance(whole.item, ToolCall):
-            unanswered[whole.item.call_id] = None
-            call = {"call_id": whole.item.call_id, "name": whole.item.name, "arguments": text or "{}"}
-            items.append({"type": "function_call", **call})
-        elif isinstance(whole.item, McpCall):
-            items.append({"type": "mcp_call", "id": entry.id, **_mcp_fields(whole)})
-    return [*items, *map(_no_result, unanswered)]
-
-
-def _output_of(result: CallResult) -> Any:
-    """Returns what the agent is told of a call: its error, if it has one, and its output."""
-    output = result.output or ""
-    if result.error is None:
-        return output
-    error = f"Error: {result.error}"
-    if isinstance(output, str):
-        return f"{error}\n{output}" if output else error
-    return [{"type": "input_text", "text": error}, *output]
-
-
-def _mcp_fields(whole: WholeItem) -> dict[str, Any]:
-    shown = whole.object("", "")
-    arguments = "".join(whole.text) or "{}"
-    return {
-        **{name: shown[name] for name in ("server_label", "name", "output", "error")},
-        "arguments": arguments,
-    }
-
-
-def _no_result(call_id: str) -> dict[str, Any]:
-    output = "The turn ended before the call had a result."
-    return {"type": "function_call_output", "call_id": call_id, "output": output}

@@ -37,7 +37,7 @@ from codex_proxy.parts.sessions.sessions import (
     usage_object,
 )
 from codex_proxy.parts.sessions.subagents import CONCERNS_SUBAGENTS, SubagentRecord, Subagents
-from codex_proxy.parts.sessions.turn_errors import TOO_LONG, turn_error
+from codex_proxy.parts.sessions.turn_errors import outcome_of
 
 MAX_QUEUED: Final = 100
 """Maximum batches of messages that wait in a session."""
@@ -80,7 +80,7 @@ class SessionState:
         self.session = session
         self.turn = turn
         self.last_item = last_item
-        self._renderer = None if turn is None else _renderer_of(turn)
+        self._renderer = None if turn is None else TurnRenderer.of(turn)
         self._subagents = Subagents(session.id, session.agent_id, session.subagents)
         self._session_changed = False
         self._rest_told = turn is None and not session.queued
@@ -168,11 +168,10 @@ class SessionState:
             error=None if found.stop in _IMPORTED else FAILED_ELSEWHERE,
             before=self.last_item,
         )
-        renderer = _renderer_of(turn)
+        renderer = TurnRenderer.of(turn)
         for part in found.parts:
             if isinstance(part, HistoryMessage):
-                entry = Entry(renderer.new_id("msg"), turn_id, UserMessage(_content_of(part.parts)))
-                renderer.add_input(entry, item_object(entry))
+                renderer.add_input(UserMessage(_content_of(part.parts)), "msg")
             else:
                 renderer.feed([*map(self._subagents.with_known_ids, part)])
         renderer.end()
@@ -311,20 +310,12 @@ class SessionState:
         assert self.turn is not None, "a run has a turn"
         self._end_open_items()
         self._set(actions=self._without(*self.session.open_asks))
-        if self.turn.runs and self.turn.usage is None:
-            usage = None  # another run's is not known
-        elif usage is not None and self.turn.usage is not None:
-            usage += self.turn.usage
+        usage = self.turn.usage_with(usage)
         called, self._called = self._called, False
         self._set_turn(runs=self.turn.runs + 1, usage=usage)
-        if ended.failure is not None:
-            self._end_turn("failed", turn_error(ended.failure), usage, now)
-        elif ended.stop == Stop.INTERRUPTED:
-            self._end_turn("cancelled", None, usage, now)
-        elif ended.stop == Stop.LENGTH:
-            self._end_turn("failed", TOO_LONG, usage, now)
-        elif ended.stop not in (Stop.TOOL_CALLS, Stop.FUNCTION_CALL) or not called:
-            self._end_turn("completed", None, usage, now)
+        status, error = outcome_of(ended)
+        if status != "completed" or ended.stop not in (Stop.TOOL_CALLS, Stop.FUNCTION_CALL) or not called:
+            self._end_turn(status, error, usage, now)
         elif self.session.open_calls:
             self._set_turn(status="waiting")
             self._set(status="requires_action", last_active_at=now)
@@ -356,7 +347,7 @@ class SessionState:
         self.turn = SessionTurn(
             id=turn_id, session=session.id, agent_id=session.agent_id, created_at=now, before=self.last_item
         )
-        self._renderer = _renderer_of(self.turn)
+        self._renderer = TurnRenderer.of(self.turn)
         self._rest_told = False
         self._set(turn=turn_id, actions=(), status="in_progress", last_active_at=now)
         self._set_turn()
@@ -392,10 +383,8 @@ class SessionState:
         self._take_rendered()
 
     def _add_input(self, item: UserMessage | CallResult, prefix: str) -> None:
-        assert self.turn is not None, "an input has a turn"
-        assert self._renderer is not None, "a turn has a renderer"
-        entry = Entry(self._renderer.new_id(prefix), self.turn.id, item)
-        self._renderer.add_input(entry, item_object(entry))
+        assert self._renderer is not None, "an input has a turn, and that a renderer"
+        self._renderer.add_input(item, prefix)
         self._take_rendered()
 
     def _take_input(self, id: str) -> None:
@@ -475,7 +464,3 @@ def _content_of(parts: Iterable[Part]) -> Content:
         else {"type": "input_image", "image_url": part.url}
         for part in parts
     )
-
-
-def _renderer_of(turn: SessionTurn) -> TurnRenderer:
-    return TurnRenderer(turn.session, turn.id, items=turn.items, outputs=turn.outputs)

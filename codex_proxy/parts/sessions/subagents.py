@@ -34,9 +34,8 @@ from codex_proxy.parts.sessions.sessions import (
     SessionTurn,
     Subagent,
     UserMessage,
-    item_object,
 )
-from codex_proxy.parts.sessions.turn_errors import TOO_LONG, turn_error
+from codex_proxy.parts.sessions.turn_errors import outcome_of
 from codex_proxy.surfaces.answers.renderer import Count
 
 MAX_KEPT: Final = 100
@@ -200,8 +199,7 @@ class Subagents:
         renderer = self._renderer(subagent)
         if isinstance(event, TaskGiven):
             content: Content = ({"type": "input_text", "text": event.text},)
-            entry = Entry(renderer.new_id("msg"), renderer.turn, UserMessage(content))
-            renderer.add_input(entry, item_object(entry))
+            renderer.add_input(UserMessage(content), "msg")
         elif isinstance(event, StepCompleted):
             self._on_model_call(subagent, event.usage)
         else:
@@ -209,13 +207,10 @@ class Subagents:
         self._take_rendered(subagent.own_id, renderer)
 
     def _on_model_call(self, subagent: Subagent, usage: Usage | None) -> None:
-        """Adds the tokens of a call. Those of a turn are known if all of its calls told them."""
+        """Adds the tokens of a call."""
         turn = subagent.turn
         assert turn is not None, "a model call is of a turn"
-        spent = usage
-        if turn.runs:
-            spent = None if usage is None or turn.usage is None else turn.usage + usage
-        self._set_turn(subagent, runs=turn.runs + 1, usage=spent)
+        self._set_turn(subagent, runs=turn.runs + 1, usage=turn.usage_with(usage))
 
     def _begin_turn(self, subagent: Subagent, now: int) -> Subagent:
         number = subagent.turns + 1
@@ -240,12 +235,7 @@ class Subagents:
         renderer = self._renderer(subagent)
         renderer.end()
         self._take_rendered(subagent.own_id, renderer)
-        error = None if ended.failure is None else turn_error(ended.failure)
-        if ended.stop == Stop.LENGTH:
-            error = TOO_LONG
-        status = "failed" if error is not None else "completed"
-        if error is None and ended.stop == Stop.INTERRUPTED:
-            status = "cancelled"
+        status, error = outcome_of(ended)
         subagent = self._known[subagent.own_id]
         self._set_turn(subagent, status=status, error=error, completed_at=now)
         self._set(replace(self._known[subagent.own_id], turn=None))
@@ -261,8 +251,7 @@ class Subagents:
         assert turn is not None, "what is rendered is of a turn"
         found = self._renderers.get(subagent.own_id)
         if found is None:
-            found = TurnRenderer(self._session, turn.id, items=turn.items, outputs=turn.outputs)
-            self._renderers[subagent.own_id] = found
+            found = self._renderers[subagent.own_id] = TurnRenderer.of(turn)
         return found
 
     def _take_rendered(self, own_id: str, renderer: TurnRenderer) -> None:

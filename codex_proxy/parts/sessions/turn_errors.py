@@ -1,12 +1,13 @@
-"""The errors of failed turns of the Agents API."""
+"""How turns of the Agents API end, and the errors of failed ones."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
 
-from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.parts.sessions.sessions import TurnError
+from codex_proxy.core.events import Stop, TurnEnded
+from codex_proxy.core.faults import FaultKind
+from codex_proxy.parts.sessions.sessions import TurnError, TurnStatus
 
 _CODES: Final[Mapping[FaultKind, str]] = {
     FaultKind.INVALID_REQUEST: "invalid_request",
@@ -40,5 +41,10 @@ TOO_LONG: Final = TurnError(
 )
 
 
-def turn_error(failure: Failure) -> TurnError:
-    return TurnError(_CODES.get(failure.kind, "internal_error"), failure.message)
+def outcome_of(ended: TurnEnded) -> tuple[TurnStatus, TurnError | None]:
+    """Returns how a turn has ended for clients, and why it failed if it has."""
+    if ended.failure is not None:
+        return "failed", TurnError(_CODES.get(ended.failure.kind, "internal_error"), ended.failure.message)
+    if ended.stop == Stop.LENGTH:
+        return "failed", TOO_LONG
+    return "cancelled" if ended.stop == Stop.INTERRUPTED else "completed", None
