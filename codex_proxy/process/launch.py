@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Protocol
 
 import msgspec
 
@@ -117,7 +117,7 @@ def launch(command: Command) -> LaunchedChild:
     program that is not executable ends with exit code 127.
     """
     program = find_program(command)
-    with start_errors(program), Pipes() as pipes:
+    with start_errors(program), open_pipes() as pipes:
         child_in, child_out, child_err, lifeline = pipes.child_ends
         options = [str(lifeline), str(int(command.term_grace * 1000)), *command.limits.warden_arguments()]
         warden = subprocess.Popen(
@@ -130,7 +130,7 @@ def launch(command: Command) -> LaunchedChild:
             cwd=command.cwd,
             start_new_session=True,
         )
-        return pipes.hand_over(warden)
+        return pipes.child_of(warden)
 
 
 @contextmanager
@@ -148,40 +148,40 @@ def start_errors(program: str) -> Iterator[None]:
 
 
 class Pipes:
-    """The pipes of a child: stdin, stdout, stderr, lifeline. The context closes the child's ends, and the server's
-    unless `hand_over` was called. Raises `OSError`.
-    """
+    """The pipes of a child: stdin, stdout, stderr, lifeline."""
 
-    child_ends: tuple[int, int, int, int]
-
-    def __enter__(self) -> Self:
-        self._ours: list[int] = []
-        self._childs: list[int] = []
-        try:
-            for child_reads in (True, False, False, True):
-                read_end, write_end = os.pipe()
-                self._childs.append(read_end if child_reads else write_end)
-                self._ours.append(write_end if child_reads else read_end)
-        except BaseException:
-            self.__exit__()
-            raise
-        child_in, child_out, child_err, lifeline = self._childs
-        self.child_ends = (child_in, child_out, child_err, lifeline)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close_child_ends()
-        while self._ours:
-            os.close(self._ours.pop())
+    def __init__(self) -> None:
+        self.child_ends: list[int] = []
+        self.server_ends: list[int] = []
+        self.has_child = False
 
     def close_child_ends(self) -> None:
-        while self._childs:
-            os.close(self._childs.pop())
+        while self.child_ends:
+            os.close(self.child_ends.pop())
 
-    def hand_over(self, warden: Warden) -> LaunchedChild:
-        stdin, stdout, stderr, lifeline = self._ours
-        self._ours.clear()
+    def child_of(self, warden: Warden) -> LaunchedChild:
+        stdin, stdout, stderr, lifeline = self.server_ends
+        self.has_child = True
         return LaunchedChild(warden, stdin, stdout, stderr, lifeline)
+
+
+@contextmanager
+def open_pipes() -> Iterator[Pipes]:
+    """Yields the pipes of a child. The context closes the child's ends, and the server's unless `child_of` was called.
+    If it raises an error, it closes all: a child that was started ends with its lifeline. Raises `OSError`.
+    """
+    pipes, keep = Pipes(), False
+    try:
+        for child_reads in (True, False, False, True):
+            read_end, write_end = os.pipe()
+            pipes.child_ends.append(read_end if child_reads else write_end)
+            pipes.server_ends.append(write_end if child_reads else read_end)
+        yield pipes
+        pipes.close_child_ends()
+        keep = pipes.has_child
+    finally:
+        for descriptor in () if keep else (*pipes.child_ends, *pipes.server_ends):
+            os.close(descriptor)
 
 
 def environment_of(command: Command) -> dict[str, str]:

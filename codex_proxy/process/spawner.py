@@ -37,6 +37,7 @@ from codex_proxy.process.launch import (
     environment_of,
     find_program,
     launch,
+    open_pipes,
     start_errors,
 )
 from codex_proxy.process.own_process import kill_orphans_of
@@ -267,10 +268,10 @@ class Spawner:
         """Starts the command by the spawner, or by `launch.launch` if `_fork` returns None."""
         if not self._forbidden:
             program = find_program(command)
-            with start_errors(program), Pipes() as pipes:
+            with start_errors(program), open_pipes() as pipes:
                 warden = await self._fork(program, command, pipes)
                 if warden is not None:
-                    return pipes.hand_over(warden)
+                    return pipes.child_of(warden)
         return launch(command)
 
     async def _fork(self, program: str, command: Command, pipes: Pipes) -> Warden | None:
@@ -390,7 +391,7 @@ async def why_no_spawner() -> str:
         return spawner._forbidden
     nothing = Command((sys.executable, "-I", "-S", "-c", ""), {}, "/")
     try:
-        with Pipes() as pipes:
+        with open_pipes() as pipes:
             warden = await spawner._fork(sys.executable, nothing, pipes)
         if warden is None:
             return spawner._forbidden or "it ended at once"

@@ -16,6 +16,7 @@ import msgspec
 from codex_proxy.core.events import (
     Event,
     FullText,
+    InputTaken,
     ItemStarted,
     RawItem,
     RefusalDelta,
@@ -67,6 +68,7 @@ class OutputCheck:
         self._schema = schema
         self._second_try = second_try
         self._in_strict_form = in_strict_form
+        self._may_stream = streams
         self._streams = streams
         """Whether the answer passes at once; becomes False if it does not begin with `{`."""
         self._held: list[Event] = []
@@ -95,6 +97,10 @@ class OutputCheck:
             if type(event) is TurnEnded:
                 self._over = True
                 out += self._on_turn_ended(event)
+            elif type(event) is InputTaken:
+                # What was said before it is no answer to it: that is passed on unchecked, and the answer begins here.
+                out += [*self._held, event]
+                self._held, self._shown, self._streams = [], [], self._may_stream
             elif type(event) in NEVER_HELD or self._passes(event):
                 out.append(event)
             elif self._shown:

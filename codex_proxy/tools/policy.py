@@ -261,6 +261,10 @@ class ToolPolicy:
                 self._requests.append(event)  # type: ignore[arg-type]
             elif kind is TurnEnded:
                 self._on_turn_ended(event, result)  # type: ignore[arg-type]
+            elif kind is InputTaken:
+                # What was said before it is passed on: only what follows is asked for again.
+                result.events += [*self._held, event]
+                self._held.clear()
             else:
                 if not self._waits_for_call or kind in NEVER_HELD:
                     result.events.append(event)

@@ -34,6 +34,8 @@ class Stored:
     key: str
     digest: str
     expected: Expected
+    failed: bool
+    """Whether it may be absent: a failure is told to its client also where it cannot be stored."""
 
 
 @dataclass
@@ -64,7 +66,9 @@ class Ledger:
     """Ids of objects that have been checked."""
 
     def store(self, response: dict[str, Any], key: str, expected: Expected) -> None:
-        self.stored[response["id"]] = Stored(key, digest(response["output"]), expected)
+        self.stored[response["id"]] = Stored(
+            key, digest(response["output"]), expected, failed=response["status"] == "failed"
+        )
 
     def stored_of(self, key: str) -> list[tuple[str, Expected]]:
         """Returns those of the last 50 stored responses that are a key's: their ids, and what was expected."""
@@ -82,7 +86,9 @@ class Ledger:
         seen = set() if all else self.checked
         for id, kept in [each for each in self.stored.items() if each[0] not in seen]:
             status, body = await self.read(session, f"/v1/responses/{id}", kept.key)
-            if status != 200:
+            if status == 404 and kept.failed:
+                pass
+            elif status != 200:
                 found.append(f"{id} was acknowledged, and is gone: {status}")
             elif digest(body["output"]) != kept.digest:
                 found.append(f"{id} was acknowledged, and its output is another now")

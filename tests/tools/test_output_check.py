@@ -180,7 +180,22 @@ def test_an_answer_is_let_through_whole_or_not_at_all(story: list[Event], stop: 
         assert violations(log) == []
         assert texts(log) == texts(plain)
     else:
-        assert texts(log) == {}
+        answer_from = max(
+            (n for n, event in enumerate(story, 1) if isinstance(event, ev.InputTaken)), default=0
+        )
+        assert texts(log) == texts(TurnRepair().feed([*story[:answer_from], END]))
+
+
+def test_a_text_before_a_further_input_passes_in_its_place_and_is_not_checked() -> None:
+    check, taken = OutputCheck(SCHEMA), ev.InputTaken("more")
+    assert check.feed([*message("Let me see.", "a"), taken]) == [*message("Let me see.", "a"), taken]
+    assert check.feed([*message(RIGHT, "b"), END]) == [*message(RIGHT, "b"), END]
+    check = OutputCheck(SCHEMA)
+    assert check.feed([*message(RIGHT, "a"), taken, *message(WRONG, "b"), END]) == [
+        *message(RIGHT, "a"),
+        taken,
+    ]
+    assert check.wrong is not None
 
 
 # --- a schema that the provider was given -----------------------------------------------------------
