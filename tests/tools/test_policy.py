@@ -269,6 +269,12 @@ def test_questions_and_costs_are_not_held() -> None:
     assert ToolPolicy(turn("required")).feed([*HELLO, *now]).events == now
 
 
+def test_a_text_before_a_further_input_passes_in_its_place_though_a_call_is_required() -> None:
+    policy, taken = ToolPolicy(turn("required")), ev.InputTaken("more")
+    assert policy.feed([*HELLO, taken]).events == [*HELLO, taken]
+    assert policy.feed([*HELLO, END]).again
+
+
 def test_a_failure_before_the_required_call_is_reported_without_the_text_that_was_held() -> None:
     failed = TurnEnded(Stop.FAILED, "provider", Failure(kind=FaultKind.UPSTREAM_ERROR, message="it failed"))
     assert ToolPolicy(turn("required")).feed([*HELLO, failed]) == PolicyResult([failed], [])
