@@ -16,6 +16,7 @@ from codex_proxy.core.account import AgentModel
 from codex_proxy.core.events import TurnElsewhere
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.options import Capability
+from codex_proxy.core.own_tools import OwnTools
 from codex_proxy.core.turn import MODEL_SEPARATOR, Turn
 
 TRACE_HEADERS: Final[ContextVar[Mapping[str, str]]] = ContextVar(
@@ -51,6 +52,10 @@ class Agent(Protocol):
 
     @property
     def capabilities(self) -> frozenset[Capability]: ...
+
+    @property
+    def own_tools(self) -> OwnTools:
+        """What the agent keeps of a turn's `Toolset`."""
 
     @property
     def missing_features(self) -> Mapping[str, tuple[str, ...]]:
@@ -118,6 +123,7 @@ class AgentBase:
 
     version = ""
     any_model = False
+    own_tools = OwnTools()
     missing_features: Mapping[str, tuple[str, ...]] = {}
     members: Mapping[str, Agent] = {}
 
@@ -165,6 +171,10 @@ class AgentInFront(ABC):
     @property
     @abstractmethod
     def _agent(self) -> Agent | None: ...
+
+    @property
+    def own_tools(self) -> OwnTools:
+        return OwnTools() if self._agent is None else self._agent.own_tools
 
     @property
     def missing_features(self) -> Mapping[str, tuple[str, ...]]:

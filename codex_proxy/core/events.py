@@ -295,7 +295,11 @@ class ApprovalRequested(_Event, tag="approval_requested", frozen=True, gc=False)
     beyond: str = ""
     """Why the turn's sandbox would not confine what is to be permitted; empty if it would."""
     asked: bool = False
-    """Whether the client is asked; else this server has declined at once."""
+    """Whether the client is asked; else this server has answered at once."""
+    allowed: bool = False
+    """Whether this server has allowed it at once, as the turn's toolset says; else it has declined."""
+    item_id: str = ""
+    """The item of the call that is asked for, if it is told."""
 
 
 class InputRequested(_Event, tag="input_requested", frozen=True, gc=False):

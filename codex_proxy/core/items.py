@@ -297,6 +297,23 @@ class SubagentAction(msgspec.Struct, frozen=True, omit_defaults=True):
     effort: str | None = None
 
 
+ToolName: TypeAlias = Literal["bash", "read", "write", "edit", "glob", "grep", "web_fetch", "web_search"]
+"""The agents' own tools, by the names of Anthropic's `agent_toolset_20260401`."""
+TOOL_NAMES: Final[tuple[ToolName, ...]] = get_args(ToolName)
+Permission: TypeAlias = Literal["always_allow", "always_ask"]
+"""The permission policy of a tool: whether the client is asked before each call."""
+
+
+class ToolUse(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A call of one of the agents' own tools. `input`: JSON of an object, with the fields that the toolset has.
+    `permission`: the tool's policy in this turn; None if the turn has no such tool.
+    """
+
+    name: ToolName
+    input: str
+    permission: Permission | None = None
+
+
 class ActionDetails(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an agent's own tool does, in full, as far as the agent tells it. Stored like the item it belongs to."""
 
@@ -314,6 +331,8 @@ class ActionDetails(msgspec.Struct, frozen=True, omit_defaults=True):
     """JSON."""
     error: str | None = None
     subagent: SubagentAction | None = None
+    use: ToolUse | None = None
+    """The call, in a turn that has a toolset."""
 
 
 class Activity(_Item, tag="activity", frozen=True, gc=False):

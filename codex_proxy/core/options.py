@@ -194,6 +194,7 @@ OPTIONS: Final = (
     # Set by this server:
     Option("subagents", fixes_session=True),
     Option("approvals", fixes_session=True),
+    Option("toolset", fixes_session=True),
     *map(Option, ("owner", "max_server_steps", "schema_field", "confine_reads", "permissions", "origin")),
     Option("stored_session", fixes_session=True),
     *map(Option, ("reports_stop", "instructions_in_outputs", "calls_without_ids")),

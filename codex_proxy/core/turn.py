@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 
-from codex_proxy.core.items import HistoryItem, HistoryMessage, Tool
+from codex_proxy.core.items import TOOL_NAMES, HistoryItem, HistoryMessage, Permission, Tool, ToolName
 
 Mode = Literal["model", "agent"]
 """How a turn runs. `model`: as a plain model, without the agent's own prompt and tools. `agent`: in its folder, with
@@ -87,6 +87,34 @@ class HostedTools(msgspec.Struct, frozen=True):
     """Maximum calls of these tools; None: the model server's."""
 
 
+class Toolset(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The agent's own tools in a turn: those that run without a question, as far as the sandbox lets them, and those
+    before whose calls the client is asked. Both in the order of `TOOL_NAMES`.
+    """
+
+    allowed: tuple[ToolName, ...] = ()
+    asked: tuple[ToolName, ...] = ()
+
+    @classmethod
+    def of(cls, permissions: Mapping[ToolName, Permission]) -> Toolset:
+        """Returns the toolset of these tools."""
+        allowed, asked = (
+            tuple(name for name in TOOL_NAMES if permissions.get(name) == each)
+            for each in ("always_allow", "always_ask")
+        )
+        return cls(allowed, asked)
+
+    @property
+    def enabled(self) -> tuple[ToolName, ...]:
+        return tuple(name for name in TOOL_NAMES if self.permission(name) is not None)
+
+    def permission(self, name: ToolName) -> Permission | None:
+        """Returns the policy of a tool; None for one that the turn does not have."""
+        if name in self.asked:
+            return "always_ask"
+        return "always_allow" if name in self.allowed else None
+
+
 class ForwardedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A Chat Completions request whose bytes go to the model server, and whose answer to the client, unchanged."""
 
@@ -142,6 +170,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """
     approvals: Approvals = "decline"
     """No request sets it: only sessions of the Agents API can ask their client."""
+    toolset: Toolset | None = None
+    """The agent's own tools, where the client has chosen them; None: those of its kind of turn."""
     permissions: str | None = None
     """What the agent's commands may do, by the agent's own name; no request sets it."""
     choices: int = 1

@@ -1,5 +1,5 @@
-"""The questions for permission that a run's client answers. While one is open, the run has no slot, and its time stands
-still. What the turn's sandbox would not confine is declined at once, whoever may answer.
+"""The questions for permission that a run's client answers, or the turn's toolset. While one is open, the run has no
+slot, and its time stands still. What the turn's sandbox would not confine is declined at once, whoever may answer.
 """
 
 from __future__ import annotations
@@ -8,11 +8,13 @@ import os
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+import msgspec
 import structlog
 
 from codex_proxy.agents.dialect import Decision
 from codex_proxy.core.events import ApprovalRequested, InputRequested
 from codex_proxy.core.faults import Fault
+from codex_proxy.core.items import Permission
 from codex_proxy.core.json_values import encode_json
 from codex_proxy.core.safety import is_inside
 from codex_proxy.core.turn import Turn
@@ -22,6 +24,7 @@ from codex_proxy.workers.slots import Slot
 log = structlog.get_logger(__name__)
 
 DECLINED: Final = Decision(approve=False)
+ALLOWED: Final = Decision(approve=True)
 MAX_SHOWN: Final = 256 << 10
 """Maximum bytes of what a client is asked about: nobody approves what is not shown whole."""
 MAX_CHANGES: Final = 100
@@ -33,6 +36,8 @@ TOO_LONG: Final = "It is too long to be shown."
 READ_ONLY: Final = "The turn is read-only."
 OUTSIDE: Final = "It would change a file outside of the turn's folder, or one that a link leads to."
 OWN_FOLDER: Final = "It would change a folder of the tools themselves, such as .git."
+NO_TOOL: Final = "The turn's toolset does not have the tool."
+NOBODY: Final = "Nobody may answer."
 
 
 def beyond_sandbox(event: ApprovalRequested, turn: Turn) -> str:
@@ -69,6 +74,11 @@ def _beyond_folder(path: str, folder: str) -> str:
     return OWN_FOLDER if OWN_FOLDERS.intersection(within.lower().split(os.sep)) else ""
 
 
+def _permission(event: ApprovalRequested) -> Permission | None:
+    """Returns the policy of the tool that is asked for; None if the turn's toolset does not have it."""
+    return None if event.details is None or event.details.use is None else event.details.use.permission
+
+
 class OpenAsks:
     """The open questions of one run."""
 
@@ -84,18 +94,33 @@ class OpenAsks:
         self._turn, self._slot, self._watch, self._spawn, self._send = turn, slot, watch, spawn, send
         self._open: dict[str, ApprovalRequested] = {}
 
-    def take(self, event: ApprovalRequested | InputRequested) -> bool:
-        """Takes a question. Returns whether the client is now asked; else it is to be declined."""
-        if self._turn.approvals == "decline" or not isinstance(event, ApprovalRequested):
-            return False
-        why = beyond_sandbox(event, self._turn)
-        if why:
-            log.info("approval_declined", kind=event.kind, reason=why)
-            return False
+    def take(self, event: ApprovalRequested | InputRequested) -> ApprovalRequested | InputRequested:
+        """Takes a question: answers it at once, so that the agent goes on, or lets the client answer it. Returns the
+        event with what has become of it.
+        """
+        answer = self._answer_to(event)
+        if answer is not None or not isinstance(event, ApprovalRequested):
+            self._send(event.request_id, answer or DECLINED)
+            return msgspec.structs.replace(event, allowed=True) if answer == ALLOWED else event
         self._open[event.request_id] = event
         self._slot.lend()
         self._watch.hold()
-        return True
+        return msgspec.structs.replace(event, asked=True)
+
+    def _answer_to(self, event: ApprovalRequested | InputRequested) -> Decision | None:
+        """Returns the answer to a question, if the client is not asked."""
+        turn, why = self._turn, ""
+        if not isinstance(event, ApprovalRequested) or (turn.toolset is None and turn.approvals == "decline"):
+            return DECLINED
+        permission = "always_ask" if turn.toolset is None else _permission(event)
+        if permission is None:
+            why = NO_TOOL
+        elif permission == "always_ask" and turn.approvals == "decline":
+            why = NOBODY
+        if why := why or beyond_sandbox(event, turn):
+            log.info("approval_declined", kind=event.kind, reason=why)
+            return DECLINED
+        return ALLOWED if permission == "always_allow" else None
 
     def decide(self, request_id: str, decision: Decision) -> None:
         """Answers a question, if it is open. The agent gets the last answer when the run has a slot again, and others

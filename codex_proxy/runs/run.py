@@ -37,7 +37,7 @@ from codex_proxy.core.limits import TurnLimits
 from codex_proxy.core.own_errors import break_off_on_error, release_all, task_of_turn
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn, with_items
-from codex_proxy.runs.asks import DECLINED, OpenAsks
+from codex_proxy.runs.asks import OpenAsks
 from codex_proxy.runs.event_log import CUT_WATER, HIGH_WATER, LOW_WATER, TOO_SLOW, EventLog, TurnObserver
 from codex_proxy.runs.idle_sessions import HistoryDigests, ReusedSession
 from codex_proxy.runs.observers import ProgressLines, TurnRecorder, TurnWatcher, model_asked, observe
@@ -402,7 +402,7 @@ class Run:
         self._append(events, size)
 
     def _handle_own_events(self, events: list[Event]) -> None:
-        """Keeps raw items and input, sums usage, declines requests, reports account limits. The events stay."""
+        """Keeps raw items and input, sums usage, takes questions, reports account limits. The events stay."""
         for index, event in enumerate(events):
             kind = type(event)
             if kind not in HANDLED_EVENTS:
@@ -414,10 +414,7 @@ class Run:
             elif kind is UsageReported:
                 events[index] = self._usage.add(event)  # type: ignore[arg-type]
             elif isinstance(event, QUESTIONS):
-                if self.turn.approvals == "ask" and self._open_asks().take(event):
-                    events[index] = msgspec.structs.replace(event, asked=True)
-                else:  # at once; the agent continues
-                    self._answer(event.request_id, DECLINED)
+                events[index] = self._open_asks().take(event)
             elif kind is InputTaken:
                 self._take_input(event.id)  # type: ignore[union-attr]
             elif kind is AccountLimitsReported:

@@ -34,6 +34,7 @@ class WordDialect:
         self.finished = False
         self.can_resume = False
         self.calls: list[str] = []
+        self.answers: dict[str, Reply] = {}
         self.over = False
         self.slow_to_finish = False
         self.breaks = ""
@@ -65,6 +66,7 @@ class WordDialect:
         return self._step("receive", lines)
 
     def answer(self, request_id: str, reply: Reply) -> Step:
+        self.answers[request_id] = reply
         return self._step(f"answer {request_id}")
 
     def steer(self, id: str, messages: Sequence[HistoryMessage]) -> Step:

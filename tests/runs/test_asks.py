@@ -11,9 +11,11 @@ import pytest
 
 from codex_proxy.agents.dialect import Decision
 from codex_proxy.core.events import ApprovalKind, ApprovalRequested, InputRequested, TurnEnded
-from codex_proxy.core.items import ActionDetails, FileDiff
-from codex_proxy.core.turn import Sandbox
+from codex_proxy.core.items import ActionDetails, FileDiff, Permission, ToolUse
+from codex_proxy.core.turn import Sandbox, Toolset
 from codex_proxy.runs.asks import (
+    ALLOWED,
+    DECLINED,
     MAX_CHANGES,
     MAX_SHOWN,
     OUTSIDE,
@@ -189,3 +191,36 @@ async def test_the_time_of_an_open_question_counts_for_no_deadline() -> None:
     run.decide("q1", Decision(approve=True))
     await asyncio.sleep(1.5)  # behind the tenth second without a word
     assert end_of(run).failure is not None
+
+
+def used(permission: Permission | None) -> ActionDetails:
+    return msgspec.structs.replace(COMMAND, use=ToolUse("bash", '{"command":"make"}', permission))
+
+
+@virtual
+@pytest.mark.parametrize(
+    ("permission", "more", "asked", "answer"),
+    [
+        ("always_ask", {}, True, None),
+        ("always_ask", {"approvals": "decline"}, False, DECLINED),
+        ("always_allow", {}, False, ALLOWED),
+        ("always_allow", {"approvals": "decline"}, False, ALLOWED),
+        (None, {}, False, DECLINED),
+    ],
+)
+async def test_the_turns_toolset_says_what_is_asked_for_and_what_runs_at_once(
+    permission: Permission | None, more: Any, asked: bool, answer: Decision | None
+) -> None:
+    _, run, lane, dialect = await begin(toolset=Toolset(), **more)
+    lane.say(question(details=used(permission)))
+    (event,) = [event for event in all_events(run) if isinstance(event, ApprovalRequested)]
+    assert (event.asked, event.allowed) == (asked, answer == ALLOWED)
+    assert dialect.answers.get("q1") == answer
+
+
+@virtual
+async def test_what_a_toolset_allows_reaches_no_further_than_the_sandbox() -> None:
+    _, _, lane, dialect = await begin(toolset=Toolset())
+    lane.say(question(details=used("always_allow"), beyond="It would leave the sandbox."))
+    lane.say(question("q2", details=COMMAND), InputRequested("q3", "?"))
+    assert dialect.answers == dict.fromkeys(("q1", "q2", "q3"), DECLINED)

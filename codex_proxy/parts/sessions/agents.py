@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, NotRequired, TypedDict
 import msgspec
 
 from codex_proxy.core.faults import bad_request
+from codex_proxy.core.turn import Toolset
 from codex_proxy.parts.sessions import wire
 from codex_proxy.surfaces.answers.renderer import Count, Object, Yes
 
@@ -31,6 +32,8 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     service_tier: str | None = None
     subagents: int = 0
     """How many subagents the agent may have at a time."""
+    toolset: Toolset | None = None
+    """The agent's own tools; None: those that it has by itself."""
 
 
 class StoredAgent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -8,9 +8,10 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from codex_proxy.agents.dialect import Decision
 from codex_proxy.core.events import ApprovalRequested
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.items import ActionDetails, FileDiff
+from codex_proxy.core.items import ActionDetails, FileDiff, ToolUse
 from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.core.shown_text import one_line
 
@@ -23,10 +24,19 @@ MAY_NOT_APPROVE: Final = Failure(
     FaultKind.NOT_ALLOWED,
     "This key may not answer approval requests. The operator can allow it in the keys file (may_approve = true).",
 )
+MAY_NOT_ASK: Final = Failure(
+    FaultKind.NOT_ALLOWED,
+    "The agent is to ask before some of its tools, and this key may not answer. Have the operator allow it in the keys "
+    "file (may_approve = true), or let the tools run without a question (always_allow).",
+    param="tools",
+)
 
 
 class Ask(msgspec.Struct, frozen=True, tag="ask"):
-    """A question. `asked`: what the agent calls it, within one run. `answered`: empty until there is an answer."""
+    """A question. `asked`: what the agent calls it, within one run; empty until the agent has asked. `item`: the id of
+    the entry of the call, if it is told. `answered`: empty until there is an answer; `denial`: its words, if it denies
+    with some.
+    """
 
     request_id: str
     asked: str
@@ -36,13 +46,35 @@ class Ask(msgspec.Struct, frozen=True, tag="ask"):
     arguments: Any
     message: str
     answered: Choice | Literal[""] = ""
+    item: str = ""
+    denial: str = ""
+
+    @property
+    def decision(self) -> Decision:
+        """What the agent is told."""
+        return Decision(approve=self.answered == "approve", by_client=True, message=self.denial)
 
 
 class Approval(NamedTuple):
-    """A client's answer."""
+    """A client's answer. `denial`: what the model is told of a denial; empty: that there is one."""
 
     request_id: str
     choice: Choice
+    denial: str = ""
+
+
+def request_id_of(item: str) -> str:
+    """Returns the id of the question about a call, by the id of the call's entry. A client that knows the call can
+    answer before the agent has asked.
+    """
+    return f"mcpr_{item.partition('_')[2]}"
+
+
+def expected_ask(use: ToolUse, item: str, turn: str) -> Ask:
+    """Returns the question about a call that the agent will ask. `item`: the id of the call's entry."""
+    name, arguments = use.name, json_value(use.input)
+    wish = _sentence(f"use its tool {name}")
+    return Ask(request_id_of(item), "", turn, OWN_LABEL, name, arguments, wish, item=item)
 
 
 def ask_of(event: ApprovalRequested, request_id: str, turn: str) -> Ask:
@@ -61,9 +93,17 @@ def ask_of(event: ApprovalRequested, request_id: str, turn: str) -> Ask:
         case "mcp":
             label, name = details.server, details.tool
             wish = f"call the tool {name} of the MCP server {label}"
-            return Ask(request_id, event.request_id, turn, label, name, _json(details), _sentence(wish))
+            return Ask(
+                request_id,
+                event.request_id,
+                turn,
+                label,
+                name,
+                json_value(details.arguments),
+                _sentence(wish),
+            )
         case _:
-            arguments = {"tool": details.tool, "arguments": _json(details)}
+            arguments = {"tool": details.tool, "arguments": json_value(details.arguments)}
             wish = f"use its tool {details.tool}"
     arguments["reason"] = event.reason or None
     return Ask(request_id, event.request_id, turn, label, name, arguments, _sentence(wish))
@@ -78,11 +118,12 @@ def _change(change: FileDiff) -> dict[str, Any]:
     return {"path": change.path, "kind": change.kind or None, "diff": change.diff, **moved}
 
 
-def _json(details: ActionDetails) -> object:
+def json_value(text: str) -> object:
+    """Returns the value of the JSON text of a call's arguments; the text itself if it is none, or nested too deep."""
     try:
-        return msgspec.json.decode(details.arguments or "{}")
+        return msgspec.json.decode(text or "{}")
     except UNREADABLE:
-        return details.arguments
+        return text
 
 
 def ask_object(ask: Ask) -> dict[str, Any]:

@@ -405,7 +405,7 @@ async def _items_below(request: web.Request, parent: Session | Subagent) -> web.
     sessions, owner = _at(request)
     asked = _page_of(request, clamps=True)
     page = await sessions.store.page(owner, ENTRY, asked, parent=parent.id, unknown_after=_unknown_item())
-    return _list([item_object(entry) for entry in page.items], page)
+    return _list([item for item in map(item_object, page.items) if item], page)
 
 
 async def list_session_turns(request: web.Request) -> web.Response:
@@ -434,7 +434,7 @@ async def _items_of(request: web.Request, turn: SessionTurn) -> web.Response:
         if after is None or after.turn != turn.id:
             raise _unknown_item()
     page = await sessions.store.entries_of(owner, turn, asked)
-    return _list([item_object(entry) for entry in page.items], page)
+    return _list([item for item in map(item_object, page.items) if item], page)
 
 
 async def _turn(request: web.Request) -> SessionTurn:

@@ -4,7 +4,7 @@ Nothing here is stored: items are rendered again from their entries. Source: doc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from codex_proxy.core.events import (
@@ -18,7 +18,7 @@ from codex_proxy.core.events import (
     RefusalDelta,
     TextDelta,
 )
-from codex_proxy.core.items import Activity, McpCall, Message, Reasoning, ToolCall
+from codex_proxy.core.items import Activity, McpCall, Message, Reasoning, ToolCall, ToolUse
 from codex_proxy.parts.sessions.sessions import (
     AgentItem,
     Call,
@@ -80,6 +80,8 @@ class _Open(NamedTuple):
     id: str
     place: int
     whole: WholeItem
+    shown: bool = True
+    """Whether this API shows it."""
 
 
 class TurnRenderer:
@@ -139,20 +141,34 @@ class TurnRenderer:
         self._tell("item.added", item=item_object(entry), output_index=None)
 
     def _keep(self, entry: Entry, place: int) -> None:
-        """Adds an entry behind those of the items with a place before `place`: one that is open is kept as incomplete,
-        until it ends.
-        """
+        """Adds an entry behind those of the items with a place before `place`."""
+        self._keep_open(place)
+        self.entries.append(entry)
+        if entry.id in self._kept:
+            self._kept.remove(entry.id)
+        else:
+            self.last = entry.id
+
+    def _keep_open(self, place: int) -> None:
+        """Adds the entries of open items with a place before `place`: each is kept as incomplete, until it ends."""
         for opened in self._open.values():
             if opened.place < place and opened.id not in self._kept:
                 self._kept.add(opened.id)
                 whole = [*opened.whole.events(), ItemEnded(opened.whole.item.id, "incomplete")]
                 self.entries.append(Entry(opened.id, self.turn, AgentItem.of(whole)))
                 self.last = opened.id
-        self.entries.append(entry)
-        if entry.id in self._kept:
-            self._kept.remove(entry.id)
-        else:
-            self.last = entry.id
+
+    def entry_id(self, own_id: str) -> str:
+        """Returns the id of the entry of an open item, by its id among the events; empty if there is none."""
+        opened = self._open.get(own_id)
+        return "" if opened is None else opened.id
+
+    def calls_to_ask(self) -> Iterator[tuple[str, ToolUse]]:
+        """Yields the open calls of which the client is asked, each with the id of its entry."""
+        for opened in self._open.values():
+            use = opened.whole.details.use
+            if use is not None and use.permission == "always_ask":
+                yield opened.id, use
 
     def undo(self) -> Callable[[], None]:
         """Returns a function that takes back what inputs change from now on."""
@@ -174,8 +190,21 @@ class TurnRenderer:
             self._unshown[item.id] = whole
         elif whole.is_message_of_agent:
             self._add_message(whole)
+        elif whole.details.use is not None:
+            self._add_call(whole)
         elif whole.object("", ""):
             self._show(whole)
+
+    def _add_call(self, whole: WholeItem) -> None:
+        """Adds a call of a toolset, which has its entry from its beginning: clients may be asked about it. This API
+        does not show calls that only read.
+        """
+        if whole.object("", ""):
+            self._show(whole)
+        else:
+            id = self.new_id(_PREFIXES[Activity])
+            self._open[whole.item.id] = _Open(id, self.outputs, whole, shown=False)
+        self._keep_open(self.outputs + 1)
 
     def _show(self, whole: WholeItem) -> _Open:
         item = whole.item
@@ -255,7 +284,8 @@ class TurnRenderer:
             self._tell_part(opened, "content_part.done", part={"type": "output_text", "text": text})
         self._end_summary(opened, interrupted=event.status != "completed")
         whole.add(event)
-        self._tell("item.done", item=whole.object(opened.id, self.turn), output_index=opened.place)
+        if opened.shown:
+            self._tell("item.done", item=whole.object(opened.id, self.turn), output_index=opened.place)
         self._keep(Entry(opened.id, self.turn, AgentItem.of(whole.events())), opened.place)
 
     def _end_summary(self, opened: _Open, *, interrupted: bool = False) -> None:

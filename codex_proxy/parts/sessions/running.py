@@ -13,7 +13,6 @@ from typing import Final, Literal, TypeAlias
 
 import structlog
 
-from codex_proxy.agents.dialect import Decision
 from codex_proxy.core.beside_the_loop import beside_the_loop
 from codex_proxy.core.events import Stop, TurnElsewhere, TurnEnded
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault, FaultKind
@@ -198,7 +197,7 @@ class LiveSession:
             if "cancel" in accepted:
                 self._interrupt()
             for each in accepted:
-                if isinstance(each, Ask):
+                if isinstance(each, Ask) and each.asked:
                     self._pass_on(each)
             self._go_on()
             if self._inputs is not None:
@@ -293,23 +292,22 @@ class LiveSession:
 
     def _pass_on(self, ask: Ask) -> None:
         """Gives the agent the answer; the last one when the run has its place again."""
-        decision = Decision(approve=ask.answered == "approve", by_client=True)
         if self.asks:
-            self._decide(ask.asked, decision)
+            self._decide(ask)
         else:
-            self._service.responses.background.tasks.spawn(self._decide_in_place(ask.asked, decision))
+            self._service.responses.background.tasks.spawn(self._decide_in_place(ask))
 
-    async def _decide_in_place(self, asked: str, decision: Decision) -> None:
+    async def _decide_in_place(self, ask: Ask) -> None:
         if self._place is not None:
             with contextlib.suppress(Fault):  # where the server stops: that ends the run, too
                 await self._place.take_again()
             if self.asks:  # of something else, meanwhile
                 self._place.lend()
-        self._decide(asked, decision)
+        self._decide(ask)
 
-    def _decide(self, asked: str, decision: Decision) -> None:
+    def _decide(self, ask: Ask) -> None:
         if self._run is not None:
-            self._run.decide(asked, decision)
+            self._run.decide(ask.asked, ask.decision)
 
     def _interrupt(self) -> None:
         self._cancelled = True
@@ -479,6 +477,8 @@ class LiveSession:
                     shown = events if ended is None else events[:-1]
                     await beside_the_loop(partial(self.state.feed, shown, self._service.now()), long=long)
                     await self._commit_surely(long=long)
+                    for ask in self.state.take_answered():
+                        self._pass_on(ask)
                     if self.asks:
                         self._wait_for_answers()
                 if ended is not None:

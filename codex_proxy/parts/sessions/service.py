@@ -20,10 +20,11 @@ from codex_proxy.core.beside_the_loop import beside_the_loop
 from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.json_values import encode_json
 from codex_proxy.core.own_errors import trace_of
+from codex_proxy.core.own_tools import toolset_faults
 from codex_proxy.core.turn import StoredSession
 from codex_proxy.http.body import ByteBudget
 from codex_proxy.parts.sessions.agents import requested_tool, turn_request
-from codex_proxy.parts.sessions.approvals import Approval
+from codex_proxy.parts.sessions.approvals import MAY_NOT_ASK, Approval
 from codex_proxy.parts.sessions.conversation import message_item
 from codex_proxy.parts.sessions.records import SESSION, TURN, SessionStore
 from codex_proxy.parts.sessions.running import MANY_ENTRIES, RESTARTED, LiveSession, Submitted
@@ -227,8 +228,7 @@ class Sessions:
         try:
             parsed = await beside_the_loop(parse_request, long=len(items) > MANY_ENTRIES)
             parsed = replace(parsed, optional_images=_earlier_images(parsed))
-            if client.approvals == "ask" and client.may_approve:  # else nobody could answer
-                parsed = replace(parsed, turn=replace(parsed.turn, approvals="ask"))
+            parsed = self._with_tools(parsed, session, client)
             parsed = self._with_stored_session(parsed, session, new_items)
             parsed = self._with_subagents(parsed, session)
             context = await read_context(parsed, None, owner, responses.ids, self.epoch())
@@ -237,6 +237,21 @@ class Sessions:
             )
         except Fault as fault:
             raise Fault(_in_session(fault.failure, session)) from fault
+
+    def _with_tools(self, parsed: ParsedResponse, session: Session, client: Client) -> ParsedResponse:
+        """Returns a turn's request with the agent's own tools, and whether the client is asked. Raises `Fault` for what
+        the agent, the turn's sandbox or the key does not allow.
+        """
+        turn, toolset = parsed.turn, session.agent.toolset
+        asks = client.approvals == "ask" and client.may_approve  # else nobody could answer
+        if toolset is not None and turn.mode == "agent":
+            agent = self.responses.runs.services.agent_of(turn)
+            for fault in toolset_faults(toolset, agent.own_tools, turn.sandbox, agent.name):
+                raise bad_request(fault.message, "tools", "unsupported_by_agent")
+            if toolset.asked and not client.may_approve:
+                raise Fault(MAY_NOT_ASK)
+            asks, turn = bool(toolset.asked), replace(turn, toolset=toolset)
+        return replace(parsed, turn=replace(turn, approvals="ask") if asks else turn)
 
     def _with_stored_session(
         self, parsed: ParsedResponse, session: Session, new_items: int

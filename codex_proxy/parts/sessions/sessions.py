@@ -34,7 +34,7 @@ from codex_proxy.core.items import (
     ToolCall,
 )
 from codex_proxy.parts.sessions.agents import AgentSettings, SessionAgent, session_agent_object
-from codex_proxy.parts.sessions.approvals import Ask, ask_object
+from codex_proxy.parts.sessions.approvals import Ask, ask_object, json_value
 from codex_proxy.parts.sessions.subagent_calls import call_fields
 from codex_proxy.surfaces.answers.renderer import Count, Object, Yes
 
@@ -396,14 +396,6 @@ class WholeItem:
 
 def _diff_of(changes: Iterable[FileDiff]) -> str:
     return "\n".join(f"{change.kind or 'update'} {change.path}\n{change.diff}".rstrip() for change in changes)
-
-
-def json_value(text: str) -> object:
-    """Returns the value of the JSON text of a call's arguments; the text itself if it is none, or nested too deep."""
-    try:
-        return msgspec.json.decode(text or "{}")
-    except (ValueError, RecursionError):
-        return text
 
 
 # --- the objects of sessions and turns --------------------------------------------------------------

@@ -16,7 +16,7 @@ from codex_proxy.core.events import Event, InputTaken, Stop, TurnElsewhere, Turn
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.items import HistoryMessage, ItemStatus, Part, TextPart
 from codex_proxy.core.shown_text import excerpt
-from codex_proxy.parts.sessions.approvals import Approval, Ask, ask_of
+from codex_proxy.parts.sessions.approvals import Approval, Ask, ask_of, expected_ask, request_id_of
 from codex_proxy.parts.sessions.render import EventObject, TurnRenderer, error_event, turn_event
 from codex_proxy.parts.sessions.sessions import (
     AgentThread,
@@ -92,6 +92,12 @@ class SessionState:
         self._entries: dict[str, Entry] = {}
         self._calls: dict[str, Call] = {}
         self._asks: dict[str, Ask] = {}
+        self._asked: set[str] = set()
+        """The questions that the agent has asked in the turn."""
+        self._early: dict[str, Ask] = {}
+        """Questions of the turn that were answered before the agent has asked them."""
+        self._answered: list[Ask] = []
+        """Those of them that the agent has asked now."""
         self._events: list[EventObject] = []
 
     def take(self) -> Changes:
@@ -109,10 +115,11 @@ class SessionState:
         """Returns a function that takes back what clients change from now on, unless it was taken by `take`."""
         renderer, session, turn, last_item = self._renderer, self.session, self.turn, self.last_item
         restore_renderer, rest_told = None if renderer is None else renderer.undo(), self._rest_told
+        early = dict(self._early)
 
         def restore() -> None:
             self._renderer, self.session, self.turn, self.last_item = renderer, session, turn, last_item
-            self._rest_told = rest_told
+            self._rest_told, self._early = rest_told, early
             self._subagents = Subagents(session.id, session.agent_id, session.subagents)
             if restore_renderer is not None:
                 restore_renderer()
@@ -220,9 +227,21 @@ class SessionState:
         self._add_input(given.result, "fco")
 
     def ask(self, id: str) -> Ask | None:
-        """Returns the question with this id, if it is open or was answered just now."""
+        """Returns the question with this id, if it is open, expected, or was answered just now."""
         open_now = (ask for ask in self.session.open_asks if ask.request_id == id)
-        return self._asks.get(id) or next(open_now, None)
+        return self._asks.get(id) or next(open_now, None) or self._early.get(id) or self._expected(id)
+
+    def _expected(self, id: str) -> Ask | None:
+        """Returns the question with this id, if the agent will ask it before a call that it has told."""
+        if self._renderer is None or self.turn is None or id in self._asked:
+            return None
+        found = (each for each in self._renderer.calls_to_ask() if request_id_of(each[0]) == id)
+        return next((expected_ask(use, item, self.turn.id) for item, use in found), None)
+
+    def take_answered(self) -> list[Ask]:
+        """Returns the questions that the agent has asked since the last call, and that have their answer already."""
+        answered, self._answered = self._answered, []
+        return answered
 
     def is_new_answer(self, given: Approval, ask: Ask | None) -> bool:
         """Whether an answer is new, and not the one that the question has already. `ask`: the question with its id, if
@@ -231,7 +250,7 @@ class SessionState:
         id = excerpt(given.request_id)
         if ask is None:
             raise bad_request(f"Unknown pending approval request: {id}", "events")
-        if ask.answered == given.choice:
+        if (ask.answered, ask.denial) == given[1:]:
             return False
         if ask.answered:
             raise conflict(f"The approval request '{id}' has another answer already.")
@@ -240,8 +259,14 @@ class SessionState:
         return True
 
     def add_answer(self, given: Approval, ask: Ask, now: int) -> None:
-        """Adds an answer that is new. With the last one that the turn waits for, the turn goes on."""
-        self._asks[ask.request_id] = replace(ask, answered=given.choice)
+        """Adds an answer that is new. With the last one that the turn waits for, the turn goes on. An answer to a
+        question that the agent has not asked yet waits for that.
+        """
+        answered = self._asks[ask.request_id] = replace(ask, answered=given.choice, denial=given.denial)
+        if not ask.asked:
+            self._early[ask.request_id] = answered
+            self._set(last_active_at=now)
+            return
         self._set(actions=self._without(ask), last_active_at=now)
         if not self.session.open_asks:  # the run goes on, also where calls of the client are open
             self._set(status="in_progress")
@@ -309,6 +334,8 @@ class SessionState:
         """
         assert self.turn is not None, "a run has a turn"
         self._end_open_items()
+        self._early.clear()
+        self._answered.clear()
         self._set(actions=self._without(*self.session.open_asks))
         usage = self.turn.usage_with(usage)
         called, self._called = self._called, False
@@ -349,6 +376,7 @@ class SessionState:
         )
         self._renderer = TurnRenderer.of(self.turn)
         self._rest_told = False
+        self._asked.clear()
         self._set(turn=turn_id, actions=(), status="in_progress", last_active_at=now)
         self._set_turn()
         self._tell_turn("created")
@@ -427,7 +455,20 @@ class SessionState:
         renderer, turn = self._renderer, self.turn
         assert renderer is not None, "a turn has a renderer"
         assert turn is not None, "a run has a turn"
-        asks = [ask_of(event, renderer.new_id("mcpr"), turn.id) for event in renderer.asks]
+        asks = list[Ask]()
+        for event in renderer.asks:
+            item = renderer.entry_id(event.item_id)
+            id = request_id_of(item) if item else ""
+            if not id or id in self._asked:  # which may be asked about twice
+                id = renderer.new_id("mcpr")
+            self._asked.add(id)
+            ask, early = replace(ask_of(event, id, turn.id), item=item), self._early.pop(id, None)
+            if early is None:
+                asks.append(ask)
+            else:
+                answered = replace(ask, answered=early.answered, denial=early.denial)
+                self._asks[id] = answered
+                self._answered.append(answered)
         renderer.asks = []
         if asks:
             self._asks |= {ask.request_id: ask for ask in asks}

@@ -105,9 +105,9 @@ class Driven:
         if self.state.is_new_result(given, self.state.call(id) or self.calls.get(id)):
             self.state.add_result(given, 5)
 
-    def decide(self, request_id: str, choice: Choice) -> tuple[bool, list[str]]:
+    def decide(self, request_id: str, choice: Choice, denial: str = "") -> tuple[bool, list[str]]:
         """A client answers a question. Returns whether that is new, and what was told."""
-        given = Approval(request_id, choice)
+        given = Approval(request_id, choice, denial)
         ask = self.state.ask(request_id) or self.asks.get(request_id)
         new = self.state.is_new_answer(given, ask)
         if new and ask is not None:

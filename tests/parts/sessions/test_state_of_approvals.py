@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.core.events import ApprovalRequested, Stop
+from codex_proxy.agents.dialect import Decision
+from codex_proxy.core.events import ApprovalRequested, ItemEnded, ItemStarted, Stop
 from codex_proxy.core.faults import Fault, FaultKind
-from codex_proxy.core.items import ActionDetails, FileDiff
-from codex_proxy.parts.sessions.approvals import Approval, ask_object, ask_of
+from codex_proxy.core.items import ActionDetails, Activity, FileDiff, Permission, ToolName, ToolUse
+from codex_proxy.parts.sessions.approvals import Approval, ask_object, ask_of, request_id_of
 from tests.parts.sessions.states import Driven, call
 
 
@@ -161,3 +162,76 @@ def test_each_kind_of_question_has_its_form(
 ) -> None:
     ask = ask_of(ApprovalRequested("q", kind, "", details, reason), "mcpr_1", "turn_1")
     assert (ask.server_label, ask.name, ask.arguments, ask.message) == (label, name, arguments, message)
+
+
+# --- calls of a toolset -----------------------------------------------------------------------------
+
+
+def used(id: str, permission: Permission = "always_ask", name: ToolName = "bash") -> ItemStarted:
+    """The start of a call of an agent's own tool."""
+    command = name == "bash"
+    details = ActionDetails(
+        command="make" if command else "", use=ToolUse(name, '{"command":"make"}', permission)
+    )
+    return ItemStarted(Activity(id, "command" if command else "other", "make", details=details))
+
+
+def test_a_question_about_a_call_has_an_id_that_the_calls_entry_tells() -> None:
+    driven = Driven()
+    driven.feed(used("c1"))
+    (item,) = driven.entries.keys() - {"msg_1_1"}
+    driven.feed(question(item_id="c1"))
+    (ask,) = driven.state.session.open_asks
+    assert (ask.request_id, ask.item) == (request_id_of(item), item)
+
+
+def test_an_answer_before_the_agent_has_asked_is_kept_and_given_when_it_asks() -> None:
+    driven = Driven()
+    driven.feed(used("c1"), used("c2"))
+    one, two = (request_id_of(item) for item in driven.entries if item != "msg_1_1")
+    assert driven.decide(two, "deny", "Not this.") == (True, [])
+    assert driven.asks[two].answered == "deny", "an answer that is accepted is stored"
+    assert driven.decide(two, "deny", "Not this.") == (False, [])
+    with pytest.raises(Fault, match="has another answer already"):
+        driven.decide(two, "deny", "Not that.")
+    assert not driven.state.take_answered()
+    driven.feed(question("q1", item_id="c1"))
+    assert [ask.request_id for ask in driven.state.session.open_asks] == [one]
+    assert driven.feed(question("q2", item_id="c2")) == []
+    (answered,) = driven.state.take_answered()
+    assert (answered.asked, answered.decision) == ("q2", Decision(by_client=True, message="Not this."))
+    assert driven.status == "requires_action", "the other question is open"
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_only_a_call_that_is_open_and_is_asked_for_can_be_answered_early(ends: bool) -> None:
+    driven = Driven()
+    driven.feed(used("c1", "always_ask" if ends else "always_allow"), *([ItemEnded("c1")] if ends else []))
+    (item,) = driven.entries.keys() - {"msg_1_1"}
+    with pytest.raises(Fault, match="Unknown pending approval request"):
+        driven.decide(request_id_of(item), "approve")
+
+
+def test_an_early_answer_can_be_taken_back_and_does_not_outlive_its_run() -> None:
+    driven = Driven()
+    driven.feed(used("c1"))
+    (item,) = driven.entries.keys() - {"msg_1_1"}
+    undo, ask = driven.state.undo(), driven.state.ask(request_id_of(item))
+    assert ask is not None
+    driven.state.add_answer(Approval(ask.request_id, "approve"), ask, 5)
+    undo()
+    assert driven.decide(ask.request_id, "deny") == (True, [])
+    driven.end_run(Stop.INTERRUPTED)
+    with pytest.raises(Fault, match="another answer"):
+        driven.decide(ask.request_id, "approve")
+
+
+def test_a_call_is_kept_from_its_beginning_and_one_that_only_reads_is_not_shown() -> None:
+    driven = Driven()
+    told = driven.feed(used("c1", "always_allow"), used("c2", "always_allow", "read"))
+    assert told == ["turn.in_progress", "turn.item.added command_execution"]
+    assert [item.get("status") for item in driven.items] == ["completed", "incomplete", None]
+    assert driven.feed(ItemEnded("c2"), ItemEnded("c1")) == ["turn.item.done command_execution"]
+    assert [item.get("status") for item in driven.items] == ["completed", "completed", None]
+    assert driven.state.turn is not None
+    assert driven.state.turn.outputs == 1
