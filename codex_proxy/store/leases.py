@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from codex_proxy.core.interfaces import Clock
+from codex_proxy.store.record_leases import ONLY_EPOCH, RecordLeases, SingleNodeRecords
 from codex_proxy.store.values import DELIVERY_SECONDS, PendingWebhook, lease_lost
 
 LEASE_SECONDS: Final = 30.0
@@ -26,9 +27,6 @@ POLL_SECONDS: Final = 1.0
 """Seconds after which a `Watch` returns at the latest."""
 FIRST_EPOCH: Final = 1
 """The epoch of the node that has added a response."""
-ONLY_EPOCH: Final = 0
-"""The epoch of a conversation that cannot be taken over, or does not exist."""
-
 Key: TypeAlias = tuple[str, str]
 """The owner and the id of a response or conversation."""
 
@@ -119,12 +117,15 @@ class ConversationLease:
 class Leases(Protocol):
     """The leases of this node. Methods that read or write raise `StoreUnavailable`."""
 
+    @property
+    def records(self) -> RecordLeases: ...
+
     async def claim_responses(self, limit: int) -> list[ResponseLease]:
         """Takes over at most `limit` background responses that no node holds, oldest first."""
 
     async def renew(self, held: Collection[ResponseLease]) -> list[ResponseLease]:
-        """Renews the leases `held`, and the leases of this node's conversations. Returns the leases that it has
-        lost.
+        """Renews the leases `held`, and those of this node's conversations and records. Returns the leases `held` that
+        it has lost.
         """
 
     async def until_renewal(self) -> None:
@@ -160,6 +161,7 @@ class SingleNodeLeases:
         self._all_held = False
         """Whether every unfinished response is held."""
         self._conversations = ConversationLocks()
+        self.records = SingleNodeRecords()
         self._nodes: list[Node] = []
 
     async def claim_responses(self, limit: int) -> list[ResponseLease]:

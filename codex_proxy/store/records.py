@@ -98,18 +98,19 @@ def page_of(owner: str, kind: str, page: PageRequest, parent: str) -> Query[Page
     return Query(sql, values, partial(make_page, record_of, page.limit))
 
 
-_BUSY: Final = f"""
-{LIVE.format("SELECT seq FROM @records WHERE busy AND kind = ?1")}
+BUSY: Final = "SELECT seq FROM @records WHERE busy AND kind = ?1"
+
+
+def busy(kind: str, which: str = BUSY) -> Query[list[tuple[str, Record]]]:
+    """Returns owner and record of all that are busy: those that the statement `which` selects."""
+    sql = f"""
+{LIVE.format(which)}
 SELECT owner, {COLUMNS} FROM @records AS records WHERE seq IN (SELECT record FROM live) ORDER BY seq"""
-
-
-def busy(kind: str) -> Query[list[tuple[str, Record]]]:
-    """Returns owner and record of all that are busy."""
 
     def convert(rows: Iterator[Row]) -> list[tuple[str, Record]]:
         return [(owner, record_of(columns)) for owner, *columns in rows]
 
-    return Query(_BUSY, (kind,), convert)
+    return Query(sql, (kind,), convert)
 
 
 # --- writing --------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from codex_proxy.core.tokens import UsageSum
 from codex_proxy.store import queries, records
 from codex_proxy.store.leases import Leases
 from codex_proxy.store.queries import ABOVE_ALL, Query, SqlDialect
+from codex_proxy.store.record_leases import WrittenRecords
 from codex_proxy.store.records import to_write
 from codex_proxy.store.retention import NOTHING_REMOVED, Removed, Rule, rules
 from codex_proxy.store.rows import (
@@ -43,6 +44,7 @@ from codex_proxy.store.values import (
     PruneResult,
     Record,
     RecordKey,
+    RecordWrite,
     ResponseUpdate,
     Retention,
     StoredConversation,
@@ -329,27 +331,26 @@ class Store(ABC):
         *,
         gone: Collection[RecordKey] = (),
         require: RecordKey | None = None,
+        epoch: int | None = None,
+        hold: RecordKey | None = None,
         webhooks: Sequence[PendingWebhook] = (),
-    ) -> None:
+        tell: bytes | None = None,
+    ) -> WrittenRecords:
         """Adds or replaces records in this order, deletes those `gone` as `delete_record` does, and adds `webhooks`,
         all together.
 
         Of one that exists (of its owner, kind and id) only `json`, `busy` and the time of its last use change. Its
         parent is there before, or earlier in the order; to write what is below a record is a use of it, too. Raises
         `NotStored`, and writes nothing, without a parent, or without the record `require`: who goes on with a record
-        that may have been deleted meanwhile names it, so that it does not come back.
+        that may have been deleted meanwhile names it, so that it does not come back. Raises `StoreConflict`, and writes
+        nothing, unless this node holds `require` with this epoch (None: any node may write). This node then holds the
+        new record `hold`. The nodes that follow `require` get the message `tell` with the write.
         """
-        await self._write_records(owner, to_write(records, gone), gone, require, webhooks)
+        given = RecordWrite(to_write(records, gone), gone, require, epoch, hold, webhooks, tell)
+        return await self._write_records(owner, given)
 
     @abstractmethod
-    async def _write_records(
-        self,
-        owner: str,
-        written: Sequence[Record],
-        gone: Collection[RecordKey],
-        require: RecordKey | None,
-        webhooks: Sequence[PendingWebhook],
-    ) -> None: ...
+    async def _write_records(self, owner: str, given: RecordWrite) -> WrittenRecords: ...
 
     async def record(self, owner: str, kind: str, id: str) -> Record | None:
         return await self._ask(records.record(owner, kind, id))
@@ -370,7 +371,7 @@ class Store(ABC):
         """Deletes a record with all that is below it; returns False if there is none."""
 
     async def busy_records(self, kind: str) -> list[tuple[str, Record]]:
-        """Returns owner and record of all that are busy, of all owners."""
+        """Returns owner and record of all that are busy, and that no other node holds, of all owners."""
         return await self._ask(records.busy(kind))
 
     # --- the step memory ------------------------------------------------------------------------

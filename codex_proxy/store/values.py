@@ -66,8 +66,8 @@ class NotFinished(StoreError):  # noqa: N818
 
 
 class StoreConflict(StoreError):  # noqa: N818
-    """The write contradicts stored data. The `reason` `lease`: another node holds the response; `turn`: another turn
-    has begun in the conversation.
+    """The write contradicts stored data. The `reason` `lease`: another node holds the response or record; `turn`:
+    another turn has begun in the conversation.
     """
 
     def __init__(self, reason: Literal["id_taken", "too_many_keys", "lease", "turn"], message: str) -> None:
@@ -78,6 +78,11 @@ class StoreConflict(StoreError):  # noqa: N818
 def lease_lost(id: str) -> StoreConflict:
     """Returns the error for writing a response that this node no longer holds."""
     return StoreConflict("lease", f"this server no longer runs the response {id!r}")
+
+
+def record_lost(id: str) -> StoreConflict:
+    """Returns the error for writing under the lease of a record that this node no longer holds."""
+    return StoreConflict("lease", f"this server no longer acts on the record {id!r}")
 
 
 def turn_lost(id: str) -> StoreConflict:
@@ -212,6 +217,18 @@ class ResponseUpdate(NamedTuple):
     """The last rows of the stream's log."""
     epoch: int | None = None
     turn_epoch: int | None = None
+
+
+class RecordWrite(NamedTuple):
+    """What `Store.write_records` writes."""
+
+    written: Sequence[Record]
+    gone: Collection[RecordKey] = ()
+    require: RecordKey | None = None
+    epoch: int | None = None
+    hold: RecordKey | None = None
+    webhooks: Sequence[PendingWebhook] = ()
+    tell: bytes | None = None
 
 
 class ChainTurn(msgspec.Struct, frozen=True):

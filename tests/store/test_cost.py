@@ -23,6 +23,7 @@ from codex_proxy.store.values import (
     ContextLimits,
     PageRequest,
     PendingWebhook,
+    RecordWrite,
     StoredItem,
 )
 from tests.growth import assert_linear
@@ -100,18 +101,19 @@ def add_conversation_turns(connection: Connection, count: int) -> None:
 
 def one_record(connection: Connection, count: int) -> None:
     given = [session("s"), *(record(f"item_{number}", parent="s") for number in range(count))]
-    records.write(connection, OWNER, given, [], None, [], NOW)
+    records.write(connection, OWNER, RecordWrite(given), NOW)
 
 
 def records_in_steps(connection: Connection, count: int) -> None:
-    records.write(connection, OWNER, [session("s")], [], None, [], NOW)
+    records.write(connection, OWNER, RecordWrite([session("s")]), NOW)
     for number in range(count):
         given = [record(f"item_{number}", parent="s"), session("s")]
-        records.write(connection, OWNER, given, [], ("session", "s"), [], NOW)
+        records.write(connection, OWNER, RecordWrite(given, require=("session", "s")), NOW)
 
 
 def unconnected_records(connection: Connection, count: int) -> None:
-    records.write(connection, OWNER, [session(f"s_{number}") for number in range(count)], [], None, [], NOW)
+    given = RecordWrite([session(f"s_{number}") for number in range(count)])
+    records.write(connection, OWNER, given, NOW)
 
 
 def pages(read: Callable[[PageRequest], object]) -> Callable[[], None]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Sequence
 from typing import Final
 
 from codex_proxy.store import records
 from codex_proxy.store.rows import checksum
 from codex_proxy.store.sqlite.statements import ask, put_webhooks
-from codex_proxy.store.values import NotStored, PendingWebhook, Record, RecordKey
+from codex_proxy.store.values import NotStored, Record, RecordWrite
 
 MARK: Final = "UPDATE records SET deleted = 1, busy = 0, id = id || '#' || seq WHERE seq = ?"
 """The SQL that marks the record of a row as deleted, and frees its id."""
@@ -25,20 +24,18 @@ UPDATE records SET touched = ?2 WHERE seq IN (SELECT seq FROM up)"""
 def write(
     connection: sqlite3.Connection,
     owner: str,
-    written: Sequence[Record],
-    gone: Collection[RecordKey],
-    require: RecordKey | None,
-    webhooks: Sequence[PendingWebhook],
+    given: RecordWrite,
     now: float,
 ) -> None:
     """Writes records, each at most once, and webhooks; marks other records as deleted. Raises `NotStored`; the caller
     rolls back.
     """
+    require = given.require
     if require is not None and ask(connection, records.row_of(owner, *require)) is None:
         raise NotStored("record", require[1])
     parents: dict[str, int | None] = {"": None}
     rows: dict[int | None, int] = {}
-    for each in written:
+    for each in given.written:
         if each.parent not in parents:
             parents[each.parent] = _parent(connection, owner, each.parent)
         row, parent = _put(connection, owner, each, parents[each.parent], now)
@@ -46,9 +43,9 @@ def write(
     for parent, row in rows.items():  # one of those below each parent, because they have the same rows above
         if parent is not None:
             connection.execute(_TOUCH, (row, now))
-    for kind, id in gone:
+    for kind, id in given.gone:
         mark_deleted(connection, owner, kind, id)
-    put_webhooks(connection, webhooks)
+    put_webhooks(connection, given.webhooks)
 
 
 def _parent(connection: sqlite3.Connection, owner: str, id: str) -> int:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, TypeVar, Unpack
 
 from codex_proxy.store.leases import Key, ReservedWebhooks, SingleNodeLeases
 from codex_proxy.store.queries import Query
+from codex_proxy.store.record_leases import WrittenRecords
 from codex_proxy.store.retention import Removed
 from codex_proxy.store.rows import CopiedTable, Row
 from codex_proxy.store.sqlite import conversations, records, removal, responses, statements
@@ -31,8 +32,7 @@ from codex_proxy.store.values import (
     Frame,
     NewItem,
     PendingWebhook,
-    Record,
-    RecordKey,
+    RecordWrite,
     ResponseUpdate,
     StoredConversation,
     StoredItem,
@@ -221,17 +221,13 @@ class SqliteStore(Store):
 
     # --- records --------------------------------------------------------------------------------
 
-    async def _write_records(
-        self,
-        owner: str,
-        written: Sequence[Record],
-        gone: Collection[RecordKey],
-        require: RecordKey | None,
-        webhooks: Sequence[PendingWebhook],
-    ) -> None:
-        await self._write(records.write, owner, written, gone, require, webhooks, self._now())
-        if gone:
+    async def _write_records(self, owner: str, given: RecordWrite) -> WrittenRecords:
+        await self._write(records.write, owner, given, self._now())
+        if given.gone:
             self._sweep_later()
+        if given.hold is None:
+            return WrittenRecords()
+        return WrittenRecords(self.leases.records.hold())
 
     async def delete_record(self, owner: str, kind: str, id: str) -> bool:
         return await self._delete(records.mark_deleted, owner, kind, id)

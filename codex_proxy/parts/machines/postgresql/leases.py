@@ -20,9 +20,9 @@ import structlog
 
 from codex_proxy.core.interfaces import keep_until_done
 from codex_proxy.parts.machines.postgresql.database import CONNECT_SECONDS, Database
+from codex_proxy.parts.machines.postgresql.record_leases import LEASED, PostgresRecordLeases
 from codex_proxy.store.leases import (
     LEASE_SECONDS,
-    ONLY_EPOCH,
     RENEW_SECONDS,
     Changes,
     ConversationLease,
@@ -32,6 +32,7 @@ from codex_proxy.store.leases import (
     ResponseLease,
     Watch,
 )
+from codex_proxy.store.record_leases import ONLY_EPOCH
 from codex_proxy.store.values import StoreUnavailable
 
 log = structlog.get_logger(__name__)
@@ -127,8 +128,6 @@ def payloads(node: str, ids: Collection[str]) -> list[str]:
     return found
 
 
-LEASED: Final = f"clock_timestamp() + interval '{LEASE_SECONDS:g} seconds'"
-"""The SQL for the end of a lease that begins now."""
 _SEEN: Final = f"seen > clock_timestamp() - interval '{LEASE_SECONDS:g} seconds'"
 EVERYBODY: Final = "*"
 """The text of the notice that a node has come or gone."""
@@ -202,6 +201,7 @@ class PostgresLeases:
         self.id = uuid.uuid4().hex
         self._node: Node | None = None
         self._database = database
+        self.records = PostgresRecordLeases(database, self.id, self.report_change)
         self._notices = Notices(database, self.id, self._on_notice)
         self._others = True
         """Whether there may be other nodes, which want notices."""
@@ -221,6 +221,7 @@ class PostgresLeases:
 
     async def renew(self, held: Collection[ResponseLease]) -> list[ResponseLease]:
         self._held = {each.id for each in held}
+        await self.records.renew()
         return await self._renew(held)
 
     async def _renew(self, held: Collection[ResponseLease]) -> list[ResponseLease]:
@@ -239,6 +240,7 @@ class PostgresLeases:
         self._renewal.clear()
 
     async def release(self) -> None:
+        await self.records.release()
         await self._database.read(_RELEASE, self.id)
         self._notices.send(EVERYBODY)
 
@@ -321,4 +323,5 @@ class PostgresLeases:
         """Waits until the conversations are left, and sends the last notices."""
         if self._leaving:
             await asyncio.wait(self._leaving)
+        await self.records.close()
         await self._notices.close()

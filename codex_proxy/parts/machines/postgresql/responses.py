@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from codex_proxy.parts.machines.postgresql.database import Row
-from codex_proxy.parts.machines.postgresql.leases import LEASED
+from codex_proxy.parts.machines.postgresql.record_leases import LEASED
 from codex_proxy.parts.machines.postgresql.removal import PostgresRemoval
 from codex_proxy.parts.machines.postgresql.statements import (
     CHAIN,
