@@ -13,6 +13,7 @@ from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.parts.sessions.agents import StoredAgent
 from codex_proxy.parts.sessions.approvals import Ask
+from codex_proxy.parts.sessions.log import LogPage
 from codex_proxy.parts.sessions.sessions import Call, Entry, Session, SessionTurn, Subagent
 from codex_proxy.parts.sessions.state import Stored
 from codex_proxy.parts.sessions.subagents import SubagentEntry
@@ -53,6 +54,7 @@ SESSION: Final = Kind("session", Session, "Session")
 TURN: Final = Kind("session_turn", SessionTurn, "Turn")
 ENTRY: Final = Kind("session_item", Entry, "Item")
 SUBAGENT: Final = Kind("subagent", Subagent, "Subagent")
+LOG: Final = Kind("session_log", LogPage, "Log")
 CALL: Final = Kind("session_call", Call, "Call")
 ASK: Final = Kind("session_ask", Ask, "Approval request")
 INPUT: Final = Kind("session_input", Input, "Input")
@@ -91,6 +93,8 @@ def _record(session: Session, stored: Stored, now: float) -> Record:
             kind, id = SUBAGENT.key(stored.id)
         case Entry():
             kind, id = ENTRY.key(stored.id)
+        case LogPage():
+            kind, id = LOG.key(log_page_id(parent, stored.first))
         case Call():
             kind, id = CALL.key(_in_session(session.id, stored.call_id))
         case Ask():
@@ -105,6 +109,11 @@ def input_record(session: str, key: str, digest: str, now: float) -> Record:
 
 def _gone_id(session: str) -> str:
     return _in_session(session, "deleted")  # not the session's own, below which nothing may come any more
+
+
+def log_page_id(parent: str, first: int) -> str:
+    """Returns the id of a page of the log of a session or subagent. `first`: the first number in it."""
+    return _in_session(parent, f"log{first}")
 
 
 def _in_session(session: str, name: str) -> str:
@@ -186,6 +195,11 @@ class SessionStore:
         found += (await self.page(owner, ENTRY, request, parent=parent)).items
         found = [entry for entry in found if entry.turn == turn.id]
         return Page(tuple(found[: page.limit]), len(found) > page.limit)
+
+    async def last_page(self, owner: str, session: str) -> LogPage | None:
+        """Returns the last page of a session's log, if it has any."""
+        page = await self.page(owner, LOG, PageRequest(1, "desc", None), parent=session)
+        return page.items[0] if page.items else None
 
     async def last_entry(self, owner: str, session: str) -> str:
         """Returns the id of a session's last item; empty if it has none."""

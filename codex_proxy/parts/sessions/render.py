@@ -16,9 +16,24 @@ from codex_proxy.core.events import (
     OutputDelta,
     ReasoningDelta,
     RefusalDelta,
+    Retrying,
+    StepCompleted,
     TextDelta,
+    Usage,
 )
 from codex_proxy.core.items import Activity, McpCall, Message, Reasoning, ToolCall, ToolUse
+from codex_proxy.parts.sessions.log import (
+    Acted,
+    Answered,
+    Ended,
+    Failed,
+    Log,
+    Logged,
+    Said,
+    Shown,
+    StepBegan,
+    StepEnded,
+)
 from codex_proxy.parts.sessions.sessions import (
     AgentItem,
     Call,
@@ -29,6 +44,7 @@ from codex_proxy.parts.sessions.sessions import (
     call_entry,
     item_object,
 )
+from codex_proxy.parts.sessions.turn_errors import code_of
 
 EventObject: TypeAlias = dict[str, Any]
 """An event without `event_id` and `obfuscation`, which whoever sends it adds."""
@@ -84,18 +100,36 @@ class _Open(NamedTuple):
     """Whether this API shows it."""
 
 
+class _Steps:
+    """The calls of the model of one run."""
+
+    def __init__(self) -> None:
+        self.expected = True
+        """Whether the next item, whatever it is, is of a call that has begun since the last one ended."""
+        self.cut = False
+        """Whether the log tells the end of the last call before the agent did."""
+        self.counted = self.owed = Usage()
+        """The tokens so far, and those of calls whose ends are told without."""
+
+
 class TurnRenderer:
     """Renders one turn, which may have several runs. `items` and `outputs` count its items so far, those of the client
     too, and the agent's.
     """
 
-    def __init__(self, session: str, turn: str, *, items: int = 0, outputs: int = 0) -> None:
+    def __init__(self, session: str, turn: str, log: Log, *, items: int = 0, outputs: int = 0) -> None:
         self.items = items
         self.outputs = outputs
-        self.events: list[EventObject] = []
-        """What is to be sent; whoever sends it takes it away."""
+        self.log = log
+        self.step: int | None = None
+        self.acting: dict[str, bool] = {}
+        """See `SessionTurn`."""
+        self.events: list[EventObject | Logged] = []
+        """What is to be sent, and what is logged; whoever sends it takes it away."""
         self.entries: list[Entry] = []
         """Whole items, to be stored before their events are sent; in the order in which they began."""
+        self.said = ""
+        """The id of the agent's last message; empty without one."""
         self.last = ""
         """The id of the last item in `entries` so far; empty without one."""
         self.calls: list[Call] = []
@@ -111,11 +145,24 @@ class TurnRenderer:
         """Calls whose arguments are not complete."""
         self._part: dict[str, int] = {}
         """The open part of each summary, by the item's id."""
+        self._steps = _Steps()
+        self._counts: tuple[int, int, int | None, Mapping[str, bool]] = items, outputs, None, {}
 
     @classmethod
-    def of(cls, turn: SessionTurn) -> TurnRenderer:
-        """Returns the renderer of a turn as it is stored."""
-        return cls(turn.session, turn.id, items=turn.items, outputs=turn.outputs)
+    def of(cls, turn: SessionTurn, log: Log) -> TurnRenderer:
+        """Returns the renderer of a turn as it is stored, which writes to a log."""
+        found = cls(turn.session, turn.id, log, items=turn.items, outputs=turn.outputs)
+        found.step, found.acting = turn.step, dict(turn.acting)
+        found._counts = turn.items, turn.outputs, turn.step, turn.acting
+        return found
+
+    def take_changes(self) -> Mapping[str, Any]:
+        """Returns the fields of the `SessionTurn` that have changed since the last call."""
+        counts = self.items, self.outputs, self.step, dict(self.acting)
+        if counts == self._counts:
+            return {}
+        self._counts = counts
+        return dict(zip(("items", "outputs", "step", "acting"), counts, strict=True))
 
     def feed(self, events: Sequence[Event]) -> None:
         """Takes the next events of a run, but for its end."""
@@ -124,21 +171,66 @@ class TurnRenderer:
             if handler is not None:
                 handler(self, event)
 
-    def end(self) -> None:
-        """Ends what is open, as incomplete."""
+    def end(self, usage: Usage | None = None, *, failed: bool = False) -> None:
+        """Ends what is open, as incomplete. `usage`: the tokens of the whole run, if they are known."""
         for id in [*self._unshown, *self._open]:
             self._on_ended(ItemEnded(id, "incomplete"))
+        for id, mcp in self.acting.items():  # of a process that is gone
+            self.events.append(Ended(self.log.number(), id, failed=True, mcp=mcp))
+        self.acting.clear()
+        self.end_step(None if usage is None else usage.since(self._steps.counted), failed=failed)
+        self._steps = _Steps()
+
+    # --- calls of the model -----------------------------------------------------------------------
+
+    def _begin_step(self) -> None:
+        if self.step is None:
+            self.step = self.log.number()
+            self.events.append(StepBegan(self.step))
+
+    def end_step(self, usage: Usage | None = None, *, failed: bool = False) -> None:
+        """Ends the call of the model in the log, if one has begun: it may go on, but the client is to act now."""
+        if self.step is not None:
+            self.events.append(StepEnded(self.log.number(), self.step, usage, failed))
+            self.step = None
+            self._steps.cut = usage is None
+
+    def _on_step_completed(self, event: StepCompleted) -> None:
+        steps, usage = self._steps, event.usage
+        steps.expected = False
+        if usage is not None:
+            steps.counted += usage
+            steps.owed += usage
+        if self.step is None and steps.cut:
+            steps.cut = False  # its tokens are told with the next
+            return
+        self._begin_step()
+        self.end_step(None if usage is None else steps.owed)
+        steps.owed, steps.cut = Usage(), False
+
+    def _on_retrying(self, event: Retrying) -> None:
+        self.end_step(failed=True)
+        self._steps.cut, self._steps.expected = False, True
+        code = "internal_error" if event.failure is None else code_of(event.failure.kind)
+        self.events.append(Failed(self.log.number(), code, event.message, retries=True))
 
     def new_id(self, prefix: str) -> str:
         """Returns the id of the turn's next item."""
         self.items += 1
         return f"{prefix}_{self.turn.removeprefix('turn_')}_{self.items}"
 
-    def add_input(self, item: EntryItem, prefix: str) -> None:
-        """Adds an item that is none of the agent's output; its id begins with `prefix`."""
+    def add_input(self, item: EntryItem, prefix: str, *, name: str = "", call: str = "") -> str:
+        """Adds an item that is none of the agent's output. Returns its id, which begins with `prefix`. `name`: the name
+        in the log of a message of the client; `call`: the item of the call whose result it is.
+        """
         entry = Entry(self.new_id(prefix), self.turn, item)
         self._keep(entry, self.outputs)
         self._tell("item.added", item=item_object(entry), output_index=None)
+        if name:
+            self.events.append(Said(self.log.number(), entry.id, name))
+        elif call:
+            self.events.append(Answered(self.log.number(), entry.id, call))
+        return entry.id
 
     def _keep(self, entry: Entry, place: int) -> None:
         """Adds an entry behind those of the items with a place before `place`."""
@@ -172,10 +264,10 @@ class TurnRenderer:
 
     def undo(self) -> Callable[[], None]:
         """Returns a function that takes back what inputs change from now on."""
-        items, last, kept = self.items, self.last, set(self._kept)
+        items, last, kept, counts = self.items, self.last, set(self._kept), self._counts
 
         def restore() -> None:
-            self.items, self.last, self._kept = items, last, kept
+            self.items, self.last, self._kept, self._counts = items, last, kept, counts
 
         return restore
 
@@ -185,6 +277,8 @@ class TurnRenderer:
         item = event.item
         if type(item) not in _PREFIXES or item.choice:
             return
+        if not isinstance(item, Activity | McpCall) or self._steps.expected:
+            self._begin_step()
         whole = WholeItem(item)
         if isinstance(item, _WITH_ARGUMENTS):
             self._unshown[item.id] = whole
@@ -195,6 +289,12 @@ class TurnRenderer:
         elif whole.object("", ""):
             self._show(whole)
 
+    def _log_call(self, opened: _Open) -> None:
+        """Logs a call of one of the agent's own tools, or of an MCP server."""
+        self.acting[opened.id] = opened.whole.is_mcp_call
+        row = AgentItem.of(opened.whole.events()).row
+        self.events.append(Acted(self.log.number(), opened.id, row))
+
     def _add_call(self, whole: WholeItem) -> None:
         """Adds a call of a toolset, which has its entry from its beginning: clients may be asked about it. This API
         does not show calls that only read.
@@ -203,7 +303,8 @@ class TurnRenderer:
             self._show(whole)
         else:
             id = self.new_id(_PREFIXES[Activity])
-            self._open[whole.item.id] = _Open(id, self.outputs, whole, shown=False)
+            self._open[whole.item.id] = opened = _Open(id, self.outputs, whole, shown=False)
+            self._log_call(opened)
         self._keep_open(self.outputs + 1)
 
     def _show(self, whole: WholeItem) -> _Open:
@@ -214,6 +315,8 @@ class TurnRenderer:
         self._tell("item.added", item=whole.object(opened.id, self.turn), output_index=opened.place)
         if isinstance(item, Message):
             self._tell_part(opened, "content_part.added", part={"type": "output_text", "text": ""})
+        elif whole.is_call_of_server:
+            self._log_call(opened)
         return opened
 
     def _add_message(self, whole: WholeItem) -> None:
@@ -277,6 +380,7 @@ class TurnRenderer:
             call = Call(item.call_id, item.name, arguments, self.turn, opened.id, opened.place)
             self.calls.append(call)
             self._keep(call_entry(call), opened.place)
+            self.events.append(Shown(self.log.number(), opened.id))
             return
         if isinstance(item, Message) and event.status == "completed":
             text = "".join(whole.text)
@@ -287,6 +391,13 @@ class TurnRenderer:
         if opened.shown:
             self._tell("item.done", item=whole.object(opened.id, self.turn), output_index=opened.place)
         self._keep(Entry(opened.id, self.turn, AgentItem.of(whole.events())), opened.place)
+        if opened.id in self.acting:
+            self._steps.expected = True
+            mcp, failed = self.acting.pop(opened.id), event.status != "completed"
+            self.events.append(Ended(self.log.number(), opened.id, opened.id, failed=failed, mcp=mcp))
+        elif isinstance(item, Reasoning) or (isinstance(item, Message) and whole.text):
+            self.events.append(Shown(self.log.number(), opened.id))
+            self.said = opened.id if isinstance(item, Message) else self.said
 
     def _end_summary(self, opened: _Open, *, interrupted: bool = False) -> None:
         id = opened.whole.item.id
@@ -330,4 +441,6 @@ _HANDLERS: Final[Mapping[type, Callable[[TurnRenderer, Any], None]]] = {
     OutputDelta: TurnRenderer._on_output,
     ItemEnded: TurnRenderer._on_ended,
     ApprovalRequested: TurnRenderer._on_approval,
+    StepCompleted: TurnRenderer._on_step_completed,
+    Retrying: TurnRenderer._on_retrying,
 }

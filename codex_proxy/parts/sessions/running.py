@@ -327,7 +327,7 @@ class LiveSession:
         """Stores what has changed, then tells readers. `new`: whether the session is stored for the first time. Raises
         `Fault`.
         """
-        changes = self.state.take()
+        changes = self.state.take(self._service.epoch())
         records = [*records_of(self.session, changes.records, self._service.epoch()), *more]
         if records:
             await self._write(records, self._webhooks(changes), require=None if new else self._key)
@@ -514,7 +514,7 @@ class LiveSession:
         """Stores what has changed, however long the store cannot be reached, then tells readers. `long`: whether that
         is much text. Raises `Fault` NOT_FOUND if the session was deleted.
         """
-        changes = self.state.take()
+        changes = self.state.take(self._service.epoch())
         epoch = self._service.epoch()
         records = await beside_the_loop(partial(records_of, self.session, changes.records, epoch), long=long)
         webhooks = self._webhooks(changes)

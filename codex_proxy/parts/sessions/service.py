@@ -114,8 +114,9 @@ class Sessions:
         turn = None
         if session.turn:
             turn = await self.store.find(owner, TURN, session.turn)
-        last = await self.store.last_entry(owner, id)
-        live = self._live[owner, id] = LiveSession(self, owner, SessionState(session, turn, last))
+        last, page = await self.store.last_entry(owner, id), await self.store.last_page(owner, id)
+        state = SessionState(session, turn, last, page)
+        live = self._live[owner, id] = LiveSession(self, owner, state)
         if turn is not None or session.queued:  # no process of this server works on it
             waits = session.status == "requires_action" and not session.open_asks  # whose process is gone
             resuming = live.resume(None if waits else RESTARTED)

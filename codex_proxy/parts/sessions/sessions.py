@@ -72,11 +72,18 @@ class AgentThread(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The agent's id of the last turn that another program has run on it, and that is a turn of the session."""
 
 
-class Batch(msgspec.Struct, frozen=True):
+class Batch(msgspec.Struct, frozen=True, omit_defaults=True):
     """Messages that wait. `id`: the id of the turn that they begin, unless the one that goes on takes them before."""
 
     id: str
     messages: tuple[Content, ...]
+    steers: bool = True
+    """Whether the turn that goes on may take them."""
+
+
+def said_name(batch: str, index: int) -> str:
+    """Returns the name in the log of a message of a batch: it is known before the message is a part of a turn."""
+    return f"{batch.removeprefix('turn_')}_said{index}"
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -103,6 +110,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The sum of the turns."""
     usage_known: bool = True
     """Whether every turn has ended with known usage."""
+    running: bool = False
+    """Whether the log has last told that a turn runs."""
     threads: tuple[AgentThread, ...] = ()
     """The agent's own sessions: the last one goes on, those before it could not. All are deleted with the session."""
 
@@ -150,6 +159,10 @@ class SessionTurn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """How many runs of the agent have ended: one, and one for each time that calls got their results. Of a subagent's
     turn: how many calls of its model.
     """
+    step: int | None = None
+    """The number in the log of the call of the model that has not ended, if any."""
+    acting: dict[str, bool] = {}
+    """The items of the agent's own calls that have not ended, each with whether an MCP server is called."""
 
     def usage_with(self, more: Usage | None) -> Usage | None:
         """Returns the tokens with those of one more run: known if those of every run are."""
@@ -175,6 +188,8 @@ class Subagent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The turn that has not ended, if any."""
     last_item: str = ""
     """The id of its last item; empty without one."""
+    logged: int = 0
+    """How much its log has."""
 
 
 class UserMessage(msgspec.Struct, frozen=True, tag="user_message"):
@@ -290,6 +305,19 @@ class WholeItem:
     def is_command(self) -> bool:
         """Whether the item is shown as a command."""
         return isinstance(self.item, Activity) and self.item.kind in ("command", "file_change")
+
+    @property
+    def is_call_of_server(self) -> bool:
+        """Whether the item is a call of one of the agent's own tools, or of an MCP server."""
+        return isinstance(self.item, McpCall) or (
+            isinstance(self.item, Activity) and self.details.subagent is None
+        )
+
+    @property
+    def is_mcp_call(self) -> bool:
+        return isinstance(self.item, McpCall) or (
+            isinstance(self.item, Activity) and self.item.kind == "mcp_call"
+        )
 
     @property
     def is_message_of_agent(self) -> bool:

@@ -17,6 +17,18 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.items import HistoryMessage, ItemStatus, Part, TextPart
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.parts.sessions.approvals import Approval, Ask, ask_of, expected_ask, request_id_of
+from codex_proxy.parts.sessions.log import (
+    LOGGED,
+    Decided,
+    Failed,
+    Interrupted,
+    Log,
+    Logged,
+    LogPage,
+    Rested,
+    Running,
+    Waits,
+)
 from codex_proxy.parts.sessions.render import EventObject, TurnRenderer, error_event, turn_event
 from codex_proxy.parts.sessions.sessions import (
     AgentThread,
@@ -32,11 +44,17 @@ from codex_proxy.parts.sessions.sessions import (
     UserMessage,
     call_entry,
     item_object,
+    said_name,
     session_object,
     turn_object,
     usage_object,
 )
-from codex_proxy.parts.sessions.subagents import CONCERNS_SUBAGENTS, SubagentRecord, Subagents
+from codex_proxy.parts.sessions.subagents import (
+    CONCERNS_SUBAGENTS,
+    OfThread,
+    SubagentRecord,
+    Subagents,
+)
 from codex_proxy.parts.sessions.turn_errors import outcome_of
 
 MAX_QUEUED: Final = 100
@@ -48,14 +66,22 @@ FAILED_ELSEWHERE: Final = TurnError("internal_error", "The turn failed in the pr
 
 _NOT_ONLY_RENDERED: Final = CONCERNS_SUBAGENTS | {InputTaken}
 
-Stored: TypeAlias = Session | SessionTurn | Entry | Call | Ask | SubagentRecord
+Stored: TypeAlias = Session | SessionTurn | Entry | Call | Ask | LogPage | SubagentRecord
 """What a change stores. A call is stored beside its session, so that a late result finds it; so is a question."""
 
 
 class Changes(NamedTuple):
     records: list[Stored]
     """The session first, if it has changed."""
-    events: list[EventObject]
+    told: list[EventObject | Logged | OfThread]
+    """What readers learn: events of OpenAI's API, what is logged, and what is of a subagent, in their order."""
+    pages: Mapping[str, LogPage]
+    """What is logged: of subagents by their ids, and of the session by an empty one."""
+
+    @property
+    def events(self) -> list[EventObject]:
+        """The events of OpenAI's API."""
+        return [each for each in self.told if isinstance(each, dict)]
 
 
 class Result(NamedTuple):
@@ -74,17 +100,28 @@ def conflict(message: str) -> Fault:
 
 
 class SessionState:
-    """A session, and its turn that has not ended. `last_item`: the id of the session's last item."""
+    """A session, and its turn that has not ended. `last_item`: the id of the session's last item; `last_page`: the last
+    page of its log.
+    """
 
-    def __init__(self, session: Session, turn: SessionTurn | None = None, last_item: str = "") -> None:
+    def __init__(
+        self,
+        session: Session,
+        turn: SessionTurn | None = None,
+        last_item: str = "",
+        last_page: LogPage | None = None,
+    ) -> None:
         self.session = session
         self.turn = turn
         self.last_item = last_item
-        self._renderer = None if turn is None else TurnRenderer.of(turn)
-        self._subagents = Subagents(session.id, session.agent_id, session.subagents)
+        self._log = Log(last_page)
+        self._renderer = None if turn is None else TurnRenderer.of(turn, self._log)
+        self._subagents = Subagents(session.id, session.agent_id, session.subagents, self._log)
         self._session_changed = False
         self._rest_told = turn is None and not session.queued
         """Whether readers know that no turn goes on."""
+        self._failed = False
+        """Whether the last turn has failed."""
         self._agent = self._made_with = ""
         self._called = False
         """Whether the run has called functions of the client."""
@@ -98,32 +135,41 @@ class SessionState:
         """Questions of the turn that were answered before the agent has asked them."""
         self._answered: list[Ask] = []
         """Those of them that the agent has asked now."""
-        self._events: list[EventObject] = []
+        self._told: list[EventObject | Logged | OfThread] = []
 
-    def take(self) -> Changes:
-        """Returns what has changed since the last call."""
+    def take(self, now: float) -> Changes:
+        """Returns what has changed since the last call. `now`: seconds since 1970."""
+        pages = self._subagents.log_pages(now)
+        if pages:
+            self._set(subagents=self._subagents.known)
         records: list[Stored] = [self.session] if self._session_changed else []
         records += self._subagents.take()
         records += [*self._turns.values(), *self._entries.values()]
         records += [*self._calls.values(), *self._asks.values()]
-        events, self._events = self._events, []
+        told, self._told = self._told, []
+        logged = [each for each in told if isinstance(each, LOGGED)]
+        if logged:
+            pages[""] = self._log.page(logged, now)
+            records.append(pages[""])
         self._session_changed = False
         self._turns, self._entries, self._calls, self._asks = {}, {}, {}, {}
-        return Changes(records, events)
+        return Changes(records, told, pages)
 
     def undo(self) -> Callable[[], None]:
         """Returns a function that takes back what clients change from now on, unless it was taken by `take`."""
         renderer, session, turn, last_item = self._renderer, self.session, self.turn, self.last_item
         restore_renderer, rest_told = None if renderer is None else renderer.undo(), self._rest_told
         early = dict(self._early)
+        logged = self._log.next
 
         def restore() -> None:
             self._renderer, self.session, self.turn, self.last_item = renderer, session, turn, last_item
             self._rest_told, self._early = rest_told, early
-            self._subagents = Subagents(session.id, session.agent_id, session.subagents)
+            self._subagents = Subagents(session.id, session.agent_id, session.subagents, self._log)
             if restore_renderer is not None:
                 restore_renderer()
-            self.take()
+            self.take(0)
+            self._log.next = logged
 
         return restore
 
@@ -140,7 +186,7 @@ class SessionState:
         if messages:
             self._begin(messages, turn_id, now)
         created = {"type": "agent.session.created", "session": session_object(self.session)}
-        self._events.insert(0, created)  # with the session as it is when its turn has begun
+        self._told.insert(0, created)  # with the session as it is when its turn has begun
         if not messages:
             self._tell_session("idle")
 
@@ -148,9 +194,11 @@ class SessionState:
         """Replaces the settings and metadata of the session by those of `session`."""
         self._set(agent=session.agent, metadata=session.metadata, last_active_at=now)
 
-    def add_messages(self, messages: Sequence[Content], turn_id: str, now: int) -> None:
-        """Begins a turn with the id `turn_id`, or has the messages wait until the one that goes on takes them, or has
-        ended. Raises `Fault`.
+    def add_messages(
+        self, messages: Sequence[Content], turn_id: str, now: int, *, steers: bool = True
+    ) -> None:
+        """Begins a turn with the id `turn_id`, or has the messages wait until the one that goes on takes them (if they
+        steer), or has ended. Raises `Fault`.
         """
         if self.turn is None and not self.session.queued:
             self._begin(messages, turn_id, now)
@@ -158,7 +206,7 @@ class SessionState:
         if len(self.session.queued) >= MAX_QUEUED:
             message = f"{MAX_QUEUED} messages wait for the session's turn, which is the limit."
             raise Fault.of(FaultKind.CONCURRENCY_EXCEEDED, f"{message} Try again later.", retry_after=5)
-        batch = Batch(turn_id, tuple(messages))
+        batch = Batch(turn_id, tuple(messages), steers)
         self._set(queued=(*self.session.queued, batch), last_active_at=now)
 
     def import_turn(self, found: TurnElsewhere, turn_id: str, now: int) -> None:
@@ -175,13 +223,18 @@ class SessionState:
             error=None if found.stop in _IMPORTED else FAILED_ELSEWHERE,
             before=self.last_item,
         )
-        renderer = TurnRenderer.of(turn)
+        renderer, said = TurnRenderer.of(turn, self._log), 0
         for part in found.parts:
             if isinstance(part, HistoryMessage):
-                renderer.add_input(UserMessage(_content_of(part.parts)), "msg")
+                content = UserMessage(_content_of(part.parts))
+                renderer.add_input(content, "msg", name=said_name(turn_id, said))
+                said += 1
             else:
+                self._note_running(renderer.events)
                 renderer.feed([*map(self._subagents.with_known_ids, part)])
         renderer.end()
+        self._told += [each for each in renderer.events if isinstance(each, LOGGED)]
+        self._note_rest(failed=turn.error is not None)
         self._turns[turn_id] = replace(turn, items=renderer.items, outputs=renderer.outputs)
         self._entries |= {entry.id: entry for entry in renderer.entries}
         self.last_item = renderer.last or self.last_item
@@ -224,7 +277,9 @@ class SessionState:
         if waited:
             self._tell_session(self.session.status)
         self._end_call(answered, "completed" if given.result.success else "failed")
-        self._add_input(given.result, "fco")
+        self._add_input(given.result, "fco", call=asked.item)
+        if waited:
+            self._note_status()
 
     def ask(self, id: str) -> Ask | None:
         """Returns the question with this id, if it is open, expected, or was answered just now."""
@@ -263,6 +318,8 @@ class SessionState:
         question that the agent has not asked yet waits for that.
         """
         answered = self._asks[ask.request_id] = replace(ask, answered=given.choice, denial=given.denial)
+        call, approve = ask.item or ask.request_id, given.choice == "approve"
+        self._told.append(Decided(self._log.number(), call, approve, given.denial))
         if not ask.asked:
             self._early[ask.request_id] = answered
             self._set(last_active_at=now)
@@ -272,9 +329,11 @@ class SessionState:
             self._set(status="in_progress")
             self._set_turn(status="in_progress")
         self._tell_session(self.session.status)
+        self._note_status()
 
     def cancel(self, now: int) -> bool:
         """Ends a turn that waits for results, as cancelled. Returns whether a run has to be ended for that."""
+        self._told.append(Interrupted(self._log.number()))
         if self.turn is None:
             return False
         if self.session.status != "requires_action" or self.session.open_asks:
@@ -333,7 +392,7 @@ class SessionState:
         has them.
         """
         assert self.turn is not None, "a run has a turn"
-        self._end_open_items()
+        self._end_open_items(usage, failed=ended.failure is not None)
         self._early.clear()
         self._answered.clear()
         self._set(actions=self._without(*self.session.open_asks))
@@ -347,10 +406,11 @@ class SessionState:
             self._set_turn(status="waiting")
             self._set(status="requires_action", last_active_at=now)
             self._tell_session("requires_action")
+            self._note_status()
 
     def fail(self, error: TurnError, now: int) -> None:
         """Ends the turn as failed, for a reason of this server."""
-        self._end_open_items()
+        self._end_open_items(failed=True)
         self._end_turn("failed", error, None, now)
 
     def settle(self, now: int, *, may_begin: bool = True) -> None:
@@ -366,6 +426,7 @@ class SessionState:
             self._begin(batch.messages, batch.id, now)
         else:
             self._tell_session("idle")
+            self._note_rest(failed=self._failed)
 
     # --- the parts of a change ----------------------------------------------------------------------
 
@@ -374,15 +435,15 @@ class SessionState:
         self.turn = SessionTurn(
             id=turn_id, session=session.id, agent_id=session.agent_id, created_at=now, before=self.last_item
         )
-        self._renderer = TurnRenderer.of(self.turn)
+        self._renderer = TurnRenderer.of(self.turn, self._log)
         self._rest_told = False
         self._asked.clear()
         self._set(turn=turn_id, actions=(), status="in_progress", last_active_at=now)
         self._set_turn()
         self._tell_turn("created")
-        for content in messages:
-            self._add_input(UserMessage(content), "msg")
+        self._add_messages(messages, turn_id)
         self._tell_session("in_progress")
+        self._note_status()
 
     def _end_turn(self, status: TurnStatus, error: TurnError | None, usage: Usage | None, now: int) -> None:
         session = self.session
@@ -401,18 +462,26 @@ class SessionState:
             usage_known=session.usage_known and usage is not None,
         )
         self._tell_turn(status, usage=usage_object(usage))
+        self._failed = error is not None
         if error is not None:
-            self._events.append(error_event(session.id, error.code, error.message))
+            self._told.append(error_event(session.id, error.code, error.message))
+            self._told.append(Failed(self._log.number(), error.code, error.message))
         self.turn = self._renderer = None
 
-    def _end_open_items(self) -> None:
+    def _end_open_items(self, usage: Usage | None = None, *, failed: bool = False) -> None:
         assert self._renderer is not None, "a run has a turn"
-        self._renderer.end()
+        self._renderer.end(usage, failed=failed)
         self._take_rendered()
 
-    def _add_input(self, item: UserMessage | CallResult, prefix: str) -> None:
+    def _add_messages(self, messages: Sequence[Content], batch: str) -> None:
+        for index, content in enumerate(messages):
+            self._add_input(UserMessage(content), "msg", name=said_name(batch, index))
+
+    def _add_input(
+        self, item: UserMessage | CallResult, prefix: str, *, name: str = "", call: str = ""
+    ) -> None:
         assert self._renderer is not None, "an input has a turn, and that a renderer"
-        self._renderer.add_input(item, prefix)
+        self._renderer.add_input(item, prefix, name=name, call=call)
         self._take_rendered()
 
     def _take_input(self, id: str) -> None:
@@ -421,18 +490,17 @@ class SessionState:
         taken = batches.pop(id, None)
         if taken is not None:
             self._set(queued=tuple(batches.values()))
-            for content in taken.messages:
-                self._add_input(UserMessage(content), "msg")
+            self._add_messages(taken.messages, id)
 
     def _end_call(self, call: Call, status: ItemStatus) -> None:
         entry = self._entries[call.item] = call_entry(call, status)
         done = {"item": item_object(entry), "output_index": call.index}
-        self._events.append(turn_event(self.session.id, call.turn, "item.done", **done))
+        self._told.append(turn_event(self.session.id, call.turn, "item.done", **done))
 
     def _take_rendered(self) -> None:
         renderer = self._renderer
         assert renderer is not None, "a turn has a renderer"
-        self._events += renderer.events
+        self._told += renderer.events
         self._entries |= {entry.id: entry for entry in renderer.entries}
         self._calls |= {call.call_id: call for call in renderer.calls}
         if renderer.calls:
@@ -440,7 +508,8 @@ class SessionState:
             self._set(actions=(*self.session.actions, *renderer.calls))
         if renderer.entries:
             self.last_item = renderer.last or self.last_item
-            self._set_turn(items=renderer.items, outputs=renderer.outputs)
+        if changes := renderer.take_changes():
+            self._set_turn(**changes)
         renderer.events, renderer.entries, renderer.calls = [], [], []
 
     def _take_subagents(self) -> None:
@@ -448,7 +517,7 @@ class SessionState:
             self._take_rendered()  # is told first
         if self._subagents.known != self.session.subagents:
             self._set(subagents=self._subagents.known)
-        self._events += self._subagents.events
+        self._told += self._subagents.events
         self._subagents.events.clear()
 
     def _take_asks(self, now: int) -> None:
@@ -476,6 +545,9 @@ class SessionState:
             actions = (*self.session.actions, *asks)
             self._set(actions=actions, status="requires_action", last_active_at=now)
             self._tell_session("requires_action")
+            renderer.end_step()
+            self._take_rendered()
+            self._note_status()
 
     def _without(self, *asks: Ask) -> tuple[Call | Ask, ...]:
         return tuple(each for each in self.session.actions if each not in asks)
@@ -488,13 +560,32 @@ class SessionState:
         assert self.turn is not None, "a change of a turn has one"
         self.turn = self._turns[self.turn.id] = replace(self.turn, **changes)
 
+    def _note_status(self) -> None:
+        """Logs that the turn waits, or that it runs if the log does not say so."""
+        if self.session.status == "requires_action":
+            calls = (call.item for call in self.session.open_calls)
+            asks = (ask.item or ask.request_id for ask in self.session.open_asks)
+            self._told.append(Waits(self._log.number(), (*calls, *asks)))
+            self._set(running=False)
+        elif self.session.status == "in_progress":
+            self._note_running(self._told)
+
+    def _note_running(self, told: list[Any]) -> None:
+        if not self.session.running:
+            told.append(Running(self._log.number()))
+            self._set(running=True)
+
+    def _note_rest(self, *, failed: bool) -> None:
+        self._told.append(Rested(self._log.number(), failed))
+        self._set(running=False)
+
     def _tell_session(self, kind: str) -> None:
-        self._events.append({"type": f"agent.session.{kind}", "session": session_object(self.session)})
+        self._told.append({"type": f"agent.session.{kind}", "session": session_object(self.session)})
 
     def _tell_turn(self, kind: str, **more: Any) -> None:
         assert self.turn is not None, "an event of a turn has one"
         event = turn_event(self.session.id, self.turn.id, kind, turn=turn_object(self.turn), **more)
-        self._events.append(event)
+        self._told.append(event)
 
 
 def _content_of(parts: Iterable[Part]) -> Content:

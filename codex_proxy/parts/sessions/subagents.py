@@ -27,6 +27,17 @@ from codex_proxy.core.events import (
     Usage,
 )
 from codex_proxy.core.items import ActionDetails, Activity
+from codex_proxy.parts.sessions.log import (
+    LOGGED,
+    Heard,
+    Log,
+    Logged,
+    LogPage,
+    ThreadOpened,
+    ThreadRested,
+    ThreadRunning,
+    Told,
+)
 from codex_proxy.parts.sessions.render import EventObject, TurnRenderer
 from codex_proxy.parts.sessions.sessions import (
     Content,
@@ -82,10 +93,17 @@ def subagent_object(subagent: Subagent) -> SubagentObject:
 
 
 class SubagentEntry(NamedTuple):
-    """An item of a subagent."""
+    """An item of a subagent, or a page of its log."""
 
     subagent: str
-    entry: Entry
+    entry: Entry | LogPage
+
+
+class OfThread(NamedTuple):
+    """What readers of a subagent learn."""
+
+    subagent: str
+    told: EventObject | Logged
 
 
 SubagentRecord = Subagent | SessionTurn | SubagentEntry
@@ -99,20 +117,37 @@ def subagent_id(session: str, own_id: str) -> str:
 class Subagents:
     """The subagents of one session. `agent`: the id of the session's own agent."""
 
-    def __init__(self, session: str, agent: str, known: Sequence[Subagent]) -> None:
+    def __init__(self, session: str, agent: str, known: Sequence[Subagent], log: Log) -> None:
+        """`log`: the session's."""
         self._session = session
         self._agent = agent
+        self._log = log
+        self._logs: dict[str, Log] = {}
+        self._logged: dict[str, list[Logged]] = {}
+        """The logs of subagents, and what is not in a page yet; by the agent's ids of these."""
         self._known: dict[str, Subagent] = {each.own_id: each for each in known}
         self._renderers: dict[str, TurnRenderer] = {}
         self._changed: dict[str, Subagent] = {}
         self._turns: dict[str, SessionTurn] = {}
         self._entries: dict[str, SubagentEntry] = {}
-        self.events: list[EventObject] = []
-        """What is to be sent; whoever sends it takes it away."""
+        self.events: list[EventObject | Logged | OfThread] = []
+        """What is to be sent, and what is logged; whoever sends it takes it away."""
 
     @property
     def known(self) -> tuple[Subagent, ...]:
         return tuple(self._known.values())
+
+    def log_pages(self, now: float) -> dict[str, LogPage]:
+        """Returns the pages of what was logged since the last call, by subagent. `now`: seconds since 1970."""
+        pages = dict[str, LogPage]()
+        for own_id, logged in self._logged.items():
+            if own_id in self._known:
+                subagent, log = self._known[own_id], self._logs[own_id]
+                page = pages[subagent.id] = log.page(logged, now)
+                self._set(replace(subagent, logged=log.next))
+                self._entries[f"log {page.first}"] = SubagentEntry(subagent.id, page)
+        self._logged.clear()
+        return pages
 
     def take(self) -> list[SubagentRecord]:
         """Returns what has changed since the last call: each record behind the one that it is below."""
@@ -175,6 +210,7 @@ class Subagents:
             del self._known[closed[0]]
         self._set(made)
         self._tell("created", event.id)
+        self._note(made, ThreadOpened)
 
     def _close(self, subagent: Subagent, now: int) -> None:
         self._end_turn(subagent, TurnEnded(Stop.INTERRUPTED), now)
@@ -188,6 +224,36 @@ class Subagents:
         told = subagent_object(self._known[own_id])
         self.events.append({"type": f"agent.session.subagent.{kind}", "subagent": told})
 
+    # --- its log ----------------------------------------------------------------------------------
+
+    def _log_of(self, subagent: Subagent) -> Log:
+        return self._logs.setdefault(subagent.own_id, Log(next=subagent.logged))
+
+    def _note(
+        self, subagent: Subagent, kind: type[ThreadOpened | ThreadRunning | ThreadRested], **more: Any
+    ) -> None:
+        """Logs a state of a subagent, in its own log and in the session's."""
+        self._tell_own(subagent, kind(self._log_of(subagent).number(), subagent.id, subagent.name, **more))
+        self.events.append(kind(self._log.number(), subagent.id, subagent.name, **more))
+
+    def _tell_own(self, subagent: Subagent, told: EventObject | Logged) -> None:
+        self.events.append(OfThread(subagent.id, told))
+        if isinstance(told, LOGGED):
+            self._logged.setdefault(subagent.own_id, []).append(told)
+
+    def _note_message(self, subagent: Subagent, entry: str, *, to_parent: bool) -> None:
+        """Logs a message between a subagent and its parent, in the logs of both."""
+        parent = next((each for each in self._known.values() if each.id == subagent.parent), None)
+        above, name = ("", "") if parent is None else (parent.id, parent.name)
+        log, parent_log = self._log_of(subagent), self._log if parent is None else self._log_of(parent)
+        own, other = (Told, Heard) if to_parent else (Heard, Told)
+        self._tell_own(subagent, own(log.number(), above, entry, name))
+        told = other(parent_log.number(), subagent.id, entry, subagent.name)
+        if parent is None:
+            self.events.append(told)
+        else:
+            self._tell_own(parent, told)
+
     # --- its turns --------------------------------------------------------------------------------
 
     def _on_own(self, subagent: Subagent, event: Event, now: int) -> None:
@@ -199,11 +265,13 @@ class Subagents:
         renderer = self._renderer(subagent)
         if isinstance(event, TaskGiven):
             content: Content = ({"type": "input_text", "text": event.text},)
-            renderer.add_input(UserMessage(content), "msg")
-        elif isinstance(event, StepCompleted):
+            entry = renderer.add_input(UserMessage(content), "msg")
+            self._take_rendered(subagent.own_id, renderer)
+            self._note_message(subagent, entry, to_parent=False)
+            return
+        if isinstance(event, StepCompleted):
             self._on_model_call(subagent, event.usage)
-        else:
-            renderer.feed([self.with_known_ids(event, subagent.id)])
+        renderer.feed([self.with_known_ids(event, subagent.id)])
         self._take_rendered(subagent.own_id, renderer)
 
     def _on_model_call(self, subagent: Subagent, usage: Usage | None) -> None:
@@ -227,16 +295,20 @@ class Subagents:
         subagent = replace(subagent, turns=number, turn=turn)
         self._turns[turn.id] = turn
         self._set(subagent)
+        self._note(subagent, ThreadRunning)
         return subagent
 
     def _end_turn(self, subagent: Subagent, ended: TurnEnded, now: int) -> None:
         if subagent.turn is None:
             return
         renderer = self._renderer(subagent)
-        renderer.end()
-        self._take_rendered(subagent.own_id, renderer)
         status, error = outcome_of(ended)
+        renderer.end(failed=error is not None)
+        self._take_rendered(subagent.own_id, renderer)
         subagent = self._known[subagent.own_id]
+        if renderer.said and status == "completed":
+            self._note_message(subagent, renderer.said, to_parent=True)
+        self._note(subagent, ThreadRested, failed=error is not None)
         self._set_turn(subagent, status=status, error=error, completed_at=now)
         self._set(replace(self._known[subagent.own_id], turn=None))
         self._renderers.pop(subagent.own_id, None)
@@ -251,16 +323,19 @@ class Subagents:
         assert turn is not None, "what is rendered is of a turn"
         found = self._renderers.get(subagent.own_id)
         if found is None:
-            found = self._renderers[subagent.own_id] = TurnRenderer.of(turn)
+            found = self._renderers[subagent.own_id] = TurnRenderer.of(turn, self._log_of(subagent))
         return found
 
     def _take_rendered(self, own_id: str, renderer: TurnRenderer) -> None:
-        """Keeps items, and drops the events: nobody reads those of a subagent."""
+        """Keeps items and what is told."""
         subagent = self._known[own_id]
         self._entries |= {entry.id: SubagentEntry(subagent.id, entry) for entry in renderer.entries}
+        for each in renderer.events:
+            self._tell_own(subagent, each)
         if renderer.entries:
             self._set(replace(subagent, last_item=renderer.last or subagent.last_item))
-            self._set_turn(self._known[own_id], items=renderer.items, outputs=renderer.outputs)
+        if changes := renderer.take_changes():
+            self._set_turn(self._known[own_id], **changes)
         renderer.events, renderer.entries, renderer.calls = [], [], []
 
     # --- ids --------------------------------------------------------------------------------------

@@ -41,10 +41,14 @@ TOO_LONG: Final = TurnError(
 )
 
 
+def code_of(kind: FaultKind) -> str:
+    return _CODES.get(kind, "internal_error")
+
+
 def outcome_of(ended: TurnEnded) -> tuple[TurnStatus, TurnError | None]:
     """Returns how a turn has ended for clients, and why it failed if it has."""
     if ended.failure is not None:
-        return "failed", TurnError(_CODES.get(ended.failure.kind, "internal_error"), ended.failure.message)
+        return "failed", TurnError(code_of(ended.failure.kind), ended.failure.message)
     if ended.stop == Stop.LENGTH:
         return "failed", TOO_LONG
     return "cancelled" if ended.stop == Stop.INTERRUPTED else "completed", None

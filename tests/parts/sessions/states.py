@@ -18,6 +18,7 @@ from codex_proxy.core.events import (
 from codex_proxy.core.items import Message, ToolCall
 from codex_proxy.parts.sessions.agents import AgentSettings
 from codex_proxy.parts.sessions.approvals import Approval, Ask, Choice
+from codex_proxy.parts.sessions.log import Logged
 from codex_proxy.parts.sessions.sessions import (
     Call,
     CallResult,
@@ -47,6 +48,7 @@ class Driven:
         )
         self.state = SessionState(session)
         self.events: list[dict[str, Any]] = []
+        self.logged: list[Logged] = []
         self.entries: dict[str, Entry] = {}
         self.calls: dict[str, Call] = {}
         self.asks: dict[str, Ask] = {}
@@ -61,8 +63,10 @@ class Driven:
 
     def take(self) -> list[str]:
         """Stores and tells what has changed. Returns the types of what was told."""
-        records, events = self.state.take()
-        for record in records:
+        changes = self.state.take(7)
+        events = changes.events
+        self.logged += [each for page in changes.pages.values() for each in page.logged]
+        for record in changes.records:
             if isinstance(record, Entry):
                 self.entries[record.id] = record
             elif isinstance(record, Call):

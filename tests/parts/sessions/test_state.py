@@ -7,6 +7,7 @@ import pytest
 from codex_proxy.core.events import InputTaken, ItemEnded, ItemStarted, OutputDelta, Stop, TextDelta, Usage
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import Activity, Message
+from codex_proxy.parts.sessions.log import Log
 from codex_proxy.parts.sessions.render import TurnRenderer
 from codex_proxy.parts.sessions.sessions import (
     Call,
@@ -326,7 +327,7 @@ def test_a_message_is_no_longer_waiting_with_the_commit_that_makes_it_an_item() 
     driven.say("One.")
     driven.state.on_run_began(2)
     driven.state.feed([InputTaken(driven.state.session.queued[0].id)], 3)
-    records, _ = driven.state.take()
+    records = driven.state.take(7).records
     [session] = [record for record in records if isinstance(record, Session)]
     [entry] = [record for record in records if isinstance(record, Entry)]
     assert (session.queued, entry.turn) == ((), "turn_1")
@@ -514,11 +515,11 @@ def test_what_was_taken_back_at_rest_leaves_the_session_at_rest() -> None:
 
 def test_each_change_is_stored_once() -> None:
     driven = calling("call_1")
-    assert driven.state.take() == ([], [])
+    assert driven.state.take(7) == ([], [], {})
 
 
 def test_each_piece_of_an_output_costs_the_same_however_long_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    renderer = TurnRenderer("sess_1", "turn_1")
+    renderer = TurnRenderer("sess_1", "turn_1", Log())
     renderer.feed([ItemStarted(Activity("a", "command", "ls"))])
 
     def fail(*_: object) -> None:
@@ -526,7 +527,8 @@ def test_each_piece_of_an_output_costs_the_same_however_long_it_is(monkeypatch: 
 
     monkeypatch.setattr(WholeItem, "object", fail)
     renderer.feed([OutputDelta("a", "x"), OutputDelta("a", "y")])
-    assert [event.get("delta") for event in renderer.events[-2:]] == ["x", "y"]
+    told = [event for event in renderer.events if isinstance(event, dict)]
+    assert [event.get("delta") for event in told[-2:]] == ["x", "y"]
 
 
 def test_arguments_that_are_nested_too_deep_are_shown_as_text() -> None:
