@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Annotated, Any, ClassVar, Final, Generic, Literal, TypeAlias, TypedDict, TypeVar, Unpack
 
 import msgspec
@@ -261,8 +262,11 @@ class Renderer(ABC):
         self.finish_reason = ""
         """The reason of the answer's end; empty until it has ended without a failure."""
         self._stream = stream
-        self._prompt_tokens = prompt_tokens
+        # Once: the usage in the answer, the usage report and an API's first event ask for it.
+        self._prompt_tokens = cache(prompt_tokens)
         self._max_tokens = max_tokens
+        self._ended_with: int | None = None
+        """The estimated tokens of the answer, if it has ended."""
 
     def feed(self, events: Iterable[Event]) -> bytes:
         """Returns a batch's bytes, if the answer is streamed and has not ended."""
@@ -309,7 +313,11 @@ class Renderer(ABC):
         return self.spent.tokens(prompt=self._prompt_tokens, answer=self._answer_tokens)
 
     def _answer_tokens(self) -> int:
-        return self._limit(self._count_tokens())
+        if self._ended_with is not None:
+            return self._ended_with
+        tokens = self._count_tokens()
+        self._ended_with = tokens if self.ended else None
+        return tokens
 
     def _limit(self, tokens: int) -> int:
         return tokens if self._max_tokens is None else min(tokens, self._max_tokens)
@@ -319,7 +327,8 @@ class Renderer(ABC):
         """Returns the whole answer of a turn that has not failed."""
 
     @abstractmethod
-    def _count_tokens(self) -> int: ...
+    def _count_tokens(self) -> int:
+        """Estimates the tokens of the answer so far; none has more than `max_tokens`."""
 
 
 class StreamRenderer(Renderer):
@@ -413,7 +422,7 @@ class OneTextRenderer(StreamRenderer):
         """Appends what ends the stream of an answer with a `finish_reason`."""
 
     def _count_tokens(self) -> int:
-        return json_tokens([bytes(self._content.whole()), *self._arguments])
+        return self._limit(json_tokens([bytes(self._content.whole()), *self._arguments]))
 
     def _begin(self, out: list[bytes]) -> None:
         self.visible = True  # there is no chunk before the first delta

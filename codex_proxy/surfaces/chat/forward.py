@@ -188,7 +188,7 @@ class ForwardedAnswer(Renderer):
         return b"".join(self._body)
 
     def _count_tokens(self) -> int:
-        return self._deltas
+        return self._limit(self._deltas)
 
     def _on_turn_ended(self, event: TurnEnded, out: list[bytes]) -> None:
         self.spent.end(event)

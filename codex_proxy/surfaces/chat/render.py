@@ -268,9 +268,6 @@ class ChatRenderer(StreamRenderer):
             figures[field] |= counts  # type: ignore[literal-required]  # an upstream's own
         return figures
 
-    def _answer_tokens(self) -> int:
-        return self._count_tokens()  # the limit is one for each choice
-
     def _count_tokens(self) -> int:
         counted = self._choices if self._routed else self._choices[:1]
         return sum(self._limit(choice.tokens()) for choice in counted)

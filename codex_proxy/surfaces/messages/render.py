@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from functools import cache
 from typing import Any, Final, Unpack
 
 from codex_proxy.core.events import (
@@ -80,7 +79,6 @@ class MessagesRenderer(StreamRenderer):
         as thinking.
         """
         super().__init__(**options)
-        self._prompt_tokens = cache(self._prompt_tokens)
         self._id, self._model, self._request_id = id, model, request_id
         self._thinking = thinking
         self._state_identity = state_identity
@@ -310,4 +308,4 @@ class MessagesRenderer(StreamRenderer):
         }
 
     def _count_tokens(self) -> int:
-        return json_tokens(block.text for block in self._blocks)
+        return self._limit(json_tokens(block.text for block in self._blocks))

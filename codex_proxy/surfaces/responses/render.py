@@ -310,7 +310,7 @@ class ResponsesRenderer(Renderer):
         return usage_object(self._tokens(), estimated=self.spent.is_estimated)
 
     def _count_tokens(self) -> int:
-        return sum(output.tokens() for output in self._output if output.kind != "reasoning")
+        return self._limit(sum(output.tokens() for output in self._output if output.kind != "reasoning"))
 
     # --- items ----------------------------------------------------------------------------------
 
