@@ -66,6 +66,8 @@ log = structlog.get_logger(__name__)
 
 PAUSE_SECONDS = 0.05
 """Seconds between two writes of a stream's events. The first event and the end are written at once."""
+SAVE_SECONDS = 30.0
+"""Seconds for which a store that does not answer is asked again. Then the response fails, which is saved instead."""
 MAX_UNSTORED = 1 << 20
 """Bytes of frames that are written at once, if more is there."""
 
@@ -250,15 +252,16 @@ class BackgroundResponse(RunningResponse):
         if self._run is None:
             return
         output = await self._work_on_answer(partial(output_items, self._service, final, self._run))
-        while not (self._saved or self._lost):
-            try:
-                await self._save_end(final, output)
-            except StoreDamaged:
-                raise
-            except StoreUnavailable as error:
-                # A database that is started again is no reason to lose an answer.
-                log.warning("background_end_not_saved", reason=str(error))
-                await asyncio.sleep(RETRY_SECONDS)
+        async with asyncio.timeout(SAVE_SECONDS):
+            while not (self._saved or self._lost):
+                try:
+                    await self._save_end(final, output)
+                except StoreDamaged:
+                    raise
+                except StoreUnavailable as error:
+                    # A database that is started again is no reason to lose an answer.
+                    log.warning("background_end_not_saved", reason=str(error))
+                    await asyncio.sleep(RETRY_SECONDS)
 
     async def _save_end(self, final: dict[str, Any], output: Sequence[StoredItem] = ()) -> None:
         append = conversation_append(self._prepared.parsed, final["status"])

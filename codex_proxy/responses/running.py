@@ -37,9 +37,6 @@ R = TypeVar("R")
 
 log = structlog.get_logger(__name__)
 
-SAVE_SECONDS = 30.0
-"""Seconds for saving; the store gives up on a locked database earlier."""
-
 Delivery: TypeAlias = Literal["whole", "sse", "websocket"]
 """How a response is sent: as one object, server-sent events, or WebSocket frames."""
 
@@ -298,8 +295,7 @@ class RunningResponse(ABC):
 
     async def _try_to_save(self, final: dict[str, Any], ended: TurnEnded) -> Failure | None:
         try:
-            async with asyncio.timeout(SAVE_SECONDS):
-                await self._save(final, ended)
+            await self._save(final, ended)
         except StoreError as error:
             failure = failure_of(error)
             return NOT_SAVED if isinstance(error, UnsureWrite) else failure

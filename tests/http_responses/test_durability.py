@@ -224,7 +224,7 @@ async def test_a_background_end_that_cannot_be_written_is_written_when_it_can(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch, patience: float, status: str
 ) -> None:
     monkeypatch.setattr("codex_proxy.responses.background.RETRY_SECONDS", 0.01)
-    monkeypatch.setattr("codex_proxy.responses.running.SAVE_SECONDS", patience)
+    monkeypatch.setattr("codex_proxy.responses.background.SAVE_SECONDS", patience)
     with failing_store(proxy, "update_response") as store:
         created = await create(proxy, prompt_for("Hello."), background=True)
         live = proxy.server.background.find("local", created.body["id"])
