@@ -189,7 +189,6 @@ REMEMBER = {
             "runs.idle_sessions",
             "runs.observers",
             "store.usage",
-            "store.usage",
         ),
         "each entry has its owner",
     ),
@@ -212,7 +211,7 @@ REMEMBER = {
     ),
     "agents.shared.json_lines": "fields of this program's types",
     "surfaces.requests.fields": "nothing of a client",
-    "surfaces.messages.render": "a renderer's own, for one answer",
+    "surfaces.answers.renderer": "a renderer's own, for one answer",
     "http.middleware.rate_limit": "digests of keys, which no answer contains",
 }
 """Modules with a cache, and why no client gets from it what another one has sent."""
