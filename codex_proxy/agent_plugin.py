@@ -7,16 +7,7 @@ The values that a dialect reads and returns are in `codex_proxy.core.turn`, `cod
 from __future__ import annotations
 
 from codex_proxy.agents.agent import Agent, AgentBase, ProcessCounts
-from codex_proxy.agents.dialect import (
-    NOTHING,
-    Decision,
-    Dialect,
-    Ended,
-    Reply,
-    SingleTurn,
-    Step,
-    ToolReply,
-)
+from codex_proxy.agents.dialect import NOTHING, Decision, Dialect, Ended, Reply, SingleTurn, Step, ToolReply
 from codex_proxy.agents.sessions.child_per_turn import ChildPerTurnAgent, ChildSpec
 from codex_proxy.agents.shared.failures import failure_from_exit, failure_from_text
 from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError

@@ -11,11 +11,7 @@ from aiohttp import web
 from codex_proxy.admission.admit import ToolSource
 from codex_proxy.admission.images import ImageFetcher
 from codex_proxy.agents.agent import Agent
-from codex_proxy.agents.configured.agents import (
-    ConfiguredAgent,
-    configured_agents,
-    settings_without_effect,
-)
+from codex_proxy.agents.configured.agents import ConfiguredAgent, configured_agents, settings_without_effect
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.app.start_checks import keyring_of
 from codex_proxy.app.store_lifecycle import StoreLifecycle

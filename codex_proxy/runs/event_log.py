@@ -14,12 +14,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from codex_proxy.core.events import (
-    DELTAS,
-    Event,
-    ItemEnded,
-    TurnEnded,
-)
+from codex_proxy.core.events import DELTAS, Event, ItemEnded, TurnEnded
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.own_errors import call_observer
 

@@ -23,13 +23,7 @@ from codex_proxy.agents.codex.codex_specs import CodexAgentName
 from codex_proxy.agents.codex.command_sandbox import HOME_ADVICE, confine_fault, home_fault
 from codex_proxy.agents.codex.plain_home import user_config
 from codex_proxy.agents.codex.process_config import ProviderConfig
-from codex_proxy.agents.codex.program import (
-    NEWEST_TESTED,
-    TESTED_RELEASES,
-    Version,
-    find_codex,
-    find_version,
-)
+from codex_proxy.agents.codex.program import NEWEST_TESTED, TESTED_RELEASES, Version, find_codex, find_version
 from codex_proxy.agents.codex_app_server.agent import START_SECONDS, AppServerProcess
 from codex_proxy.agents.codex_app_server.app_server_setup import app_server_argv
 from codex_proxy.agents.codex_app_server.binary_check import ask_binary

@@ -22,15 +22,7 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.files.private import replace_file, temporary_folder
 from codex_proxy.parts.cassettes.content import CONTENT_FIELDS, content_of, differences, turn_of
 from codex_proxy.parts.cassettes.file_lines import UnplayableError, group_similar_lines
-from codex_proxy.parts.cassettes.format import (
-    SUFFIX,
-    Answer,
-    Cassette,
-    Request,
-    read,
-    sent_data,
-    text_of,
-)
+from codex_proxy.parts.cassettes.format import SUFFIX, Answer, Cassette, Request, read, sent_data, text_of
 from codex_proxy.parts.cassettes.player import lines_of_turn
 from codex_proxy.parts.cassettes.replay import Folder, ReplayAgent
 from codex_proxy.parts.cassettes.scrubbing import zero_numbers, zero_times

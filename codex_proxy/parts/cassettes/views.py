@@ -16,13 +16,7 @@ from codex_proxy.core.events import (
     TurnEnded,
     UsageReported,
 )
-from codex_proxy.core.items import (
-    Activity,
-    Item,
-    Message,
-    Reasoning,
-    ToolCall,
-)
+from codex_proxy.core.items import Activity, Item, Message, Reasoning, ToolCall
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.parts.cassettes.content import turn_of
 from codex_proxy.parts.cassettes.file_lines import UnplayableError

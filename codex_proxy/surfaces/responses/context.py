@@ -17,12 +17,7 @@ from codex_proxy.surfaces.answers.usage import tokens_in
 from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve
 from codex_proxy.surfaces.requests.body import MAX_ITEMS, parse_as
 from codex_proxy.surfaces.requests.fields import ignored_fields
-from codex_proxy.surfaces.responses.history import (
-    STAND_ALONE,
-    history_of,
-    note_unrun_call,
-    orphaned_outputs,
-)
+from codex_proxy.surfaces.responses.history import STAND_ALONE, history_of, note_unrun_call, orphaned_outputs
 from codex_proxy.surfaces.responses.items import ItemDict, normalise_items
 from codex_proxy.surfaces.responses.parse import INSTRUCTING, check_input, conversation_of, format_of
 from codex_proxy.surfaces.responses.tools import HostedOffer, offered_tools

@@ -12,14 +12,7 @@ import msgspec
 
 from codex_proxy.agents.dialect import Step
 from codex_proxy.agents.shared.conversions import custom_input
-from codex_proxy.core.events import (
-    Event,
-    RawItem,
-    StepCompleted,
-    Stop,
-    ToolCallRequested,
-    TurnEnded,
-)
+from codex_proxy.core.events import Event, RawItem, StepCompleted, Stop, ToolCallRequested, TurnEnded
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryOutput, Part
 from codex_proxy.core.json_values import encode_json
