@@ -50,6 +50,7 @@ AGENT_WIRING_MAY_IMPORT = frozenset({"settings"})
 IMPORT_COMMANDS = frozenset({"cli", "commands"})
 
 PARTS_MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    "managed_agents": ("sessions",),
     "cassettes": ("acp", "upstream"),  # dialects read cassettes of version 1
 }
 """The other parts that a part may import."""

@@ -50,6 +50,7 @@ Chapter: TypeAlias = Literal[
     "Responses",
     "Conversations",
     "Agents",
+    "Managed Agents",
     "Ollama",
     "Model servers",
     "Usage",
@@ -62,6 +63,9 @@ Kind: TypeAlias = Literal["turn", "stored", "read", "open"]
 """What an endpoint does, and so its possible faults: runs a turn, needs the store, or returns what the server knows,
 with a key or without (`open`).
 """
+
+
+Vendor: TypeAlias = Literal["OpenAI", "Anthropic"]
 
 
 class Parameter(msgspec.Struct, frozen=True, eq=False):
@@ -154,32 +158,126 @@ class Endpoint(_Route, frozen=True, eq=False, kw_only=True):
     def name(self) -> str:
         return self.operation_id or self.handler.__name__
 
+    @property
+    def vendor(self) -> Vendor:
+        """The vendor whose clients it serves, where a path belongs to two."""
+        return "Anthropic" if self.errors == "messages" else "OpenAI"
+
 
 ENDPOINT: Final = web.RequestKey("endpoint", Endpoint)
 """The endpoint of a request; not set if path or method is not served."""
 REQUEST_ID: Final = web.RequestKey("request_id", str)
-ROUTES: Final = web.AppKey("routes", dict[web.AbstractRoute, Endpoint])
+ROUTES: Final = web.AppKey("routes", dict[web.AbstractRoute, tuple[Endpoint, ...]])
+"""The endpoints of each route: of two vendors, if both have it."""
+AREAS: Final = web.AppKey("areas", dict[str, "Area"])
+"""By the first name of a path."""
 OPEN_PATHS: Final = web.AppKey("open_paths", frozenset[str])
 """The paths that need no API key; `/metrics` has a key of its own."""
+
+
+class Area(msgspec.Struct, frozen=True):
+    """What the paths that begin with the same name have in common."""
+
+    errors: tuple[Surface, ...]
+    """The APIs in whose formats errors are answered, OpenAI's first."""
+    beta: str
+    """The value of `OpenAI-Beta` that its requests need unless they are Anthropic's; empty: there is one vendor."""
+
+    @property
+    def of_two_vendors(self) -> bool:
+        return bool(self.beta) and "messages" in self.errors
+
+
+def area_of(request: web.Request) -> Area | None:
+    return request.app[AREAS].get(_first_name(request.path.removeprefix("/v1")))
+
+
+def _first_name(path: str) -> str:
+    return path[1:].partition("/")[0]
 
 
 def add_endpoints(app: web.Application, endpoints: Iterable[Endpoint]) -> None:
     """Adds the routes; not those whose `needs` is missing."""
     all_endpoints = tuple(endpoints)
     served = [each for each in all_endpoints if each.needs is None or each.needs in app]
+    areas = app[AREAS] = _areas_of(served)
     routes = app[ROUTES] = {}
+    by_route: dict[str, web.AbstractRoute] = {}
     for prefix in ("/v1", ""):
         for each in served:
             if prefix and not each.versioned:
                 continue
-            methods = ("GET", "HEAD") if each.method == "GET" and each.head else (each.method,)
-            for method in methods:
-                routes[app.router.add_route(method, prefix + (each.match or each.path), each.handler)] = each
+            path = prefix + (each.match or each.path)
+            handler = serve_its_vendor if areas[_first_name(each.path)].beta else each.handler
+            for method in ("GET", "HEAD") if each.method == "GET" and each.head else (each.method,):
+                name = f"{method} {path}"
+                if name not in by_route:
+                    by_route[name] = app.router.add_route(method, path, handler)
+                routes[by_route[name]] = (*routes.get(by_route[name], ()), each)
     app[OPEN_PATHS] = frozenset(each.path for each in all_endpoints if each.kind == "open")
 
 
+def _areas_of(endpoints: Iterable[Endpoint]) -> dict[str, Area]:
+    found: dict[str, Area] = {}
+    for each in endpoints:
+        name = _first_name(each.path)
+        before = found.get(name, Area((), ""))
+        errors = dict.fromkeys((*before.errors, each.errors))
+        found[name] = Area(tuple(sorted(errors, key="messages".__eq__)), before.beta or each.beta)
+    return found
+
+
 def served_endpoints(app: web.Application) -> tuple[Endpoint, ...]:
-    return tuple(dict.fromkeys(app[ROUTES].values()))
+    return tuple(dict.fromkeys(each for choice in app[ROUTES].values() for each in choice))
+
+
+# --- paths of two vendors -----------------------------------------------------------------------
+
+
+def vendor_of(request: web.BaseRequest) -> Vendor | None:
+    """Returns the vendor whose API a request means, where a path belongs to two; None if its headers do not say it."""
+    if "OpenAI-Beta" in request.headers:
+        return "OpenAI"
+    return "Anthropic" if is_anthropic_client(request) or "x-api-key" in request.headers else None
+
+
+def endpoint_of(request: web.Request) -> Endpoint | None:
+    """Returns the endpoint that a request asks; None if its path or method is not served, or another vendor's."""
+    choice = request.app[ROUTES].get(request.match_info.route, ())
+    area = area_of(request)
+    if not choice or area is None or not area.beta:
+        return choice[0] if choice else None
+    vendor = vendor_of(request)
+    return next((each for each in choice if vendor in (None, each.vendor)), None)
+
+
+async def serve_its_vendor(request: web.Request) -> web.StreamResponse:
+    """Answers by the endpoint of the vendor whose API the request means. Raises `web.HTTPMethodNotAllowed`."""
+    endpoint = request.get(ENDPOINT)
+    if endpoint is None:
+        raise web.HTTPMethodNotAllowed(request.method, ())
+    answer: web.StreamResponse = await endpoint.handler(request)
+    return answer
+
+
+def methods_of(request: web.Request, allowed: Iterable[str]) -> list[str]:
+    """Returns the methods of a path, of those of two vendors the client's. `allowed`: what the router knows."""
+    area, vendor = area_of(request), vendor_of(request)
+    if area is None or not area.beta or vendor is None:
+        return sorted(allowed)
+    return sorted(
+        {
+            route.method
+            for route, choice in request.app[ROUTES].items()
+            if _is_at(route, request.rel_url.raw_path) and any(each.vendor == vendor for each in choice)
+        }
+    )
+
+
+def _is_at(route: web.AbstractRoute, path: str) -> bool:
+    assert route.resource is not None, "every route of an endpoint has its path"
+    found = route.resource.get_info()
+    return found["pattern"].fullmatch(path) is not None if "pattern" in found else found["path"] == path
 
 
 def of_absent_part(path: str) -> str:
@@ -208,15 +306,28 @@ def log_unforeseen(error: BaseException) -> Failure:
     return Failure(FaultKind.UNAVAILABLE, f"The server cannot do this now: {lack}.") if lack else UNFORESEEN
 
 
+ERROR_API: Final[web.RequestKey[Any]] = web.RequestKey("error_api")
+"""The API in whose format errors are answered; not set before a request's path is known."""
+
+
 def error_api_of(request: web.BaseRequest) -> Surface:
     """Returns the API in whose format errors are answered."""
-    endpoint = request.get(ENDPOINT)
-    if (endpoint is None or endpoint.also_anthropic) and is_anthropic_client(request):
+    found: Surface | None = request.get(ERROR_API)
+    if found is not None:
+        return found
+    if is_anthropic_client(request):
         return "messages"
-    if endpoint is None:
-        return "ollama" if is_ollama_path(request.path) else "chat"
-    api: Surface = endpoint.errors
-    return api
+    return "ollama" if is_ollama_path(request.path) else "chat"
+
+
+def error_api_at(request: web.Request, endpoint: Endpoint | None) -> Surface:
+    """Returns the API in whose format errors of an endpoint are answered; without one, those of its path."""
+    if endpoint is not None:
+        return "messages" if endpoint.also_anthropic and is_anthropic_client(request) else endpoint.errors
+    area = area_of(request)
+    if area is None or "messages" not in area.errors:
+        return error_api_of(request)
+    return area.errors[-1 if vendor_of(request) == "Anthropic" else 0]
 
 
 def is_ollama_path(path: str) -> bool:
@@ -224,9 +335,11 @@ def is_ollama_path(path: str) -> bool:
 
 
 def is_anthropic_client(request: web.BaseRequest) -> bool:
-    """Whether the version or key header is of Anthropic's API."""
+    """Whether the version, beta or key header is of Anthropic's API."""
     headers = request.headers
-    return "anthropic-version" in headers or ("x-api-key" in headers and "Authorization" not in headers)
+    if "anthropic-version" in headers or "anthropic-beta" in headers:
+        return True
+    return "x-api-key" in headers and "Authorization" not in headers
 
 
 def fault_response(

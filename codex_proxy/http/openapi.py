@@ -78,6 +78,9 @@ TURN_HEADERS: Final = {
     "x-codex-route": "The table `[routes.NAME]` of the settings that chose the model.",
     "x-codex-attempts": "The number of requests to upstreams for this answer.",
 }
+_CHOICE: Final = (
+    "With `OpenAI-Beta` OpenAI's API answers, with `anthropic-version` or `x-api-key` Anthropic's."
+)
 _LIMIT_HEADERS: Final = {
     "x-ratelimit-limit-requests": "Maximum requests per minute, if there is a limit.",
     "x-ratelimit-remaining-requests": "Requests left in this minute.",
@@ -94,7 +97,9 @@ def document(endpoints: Iterable[Endpoint], *, max_choices: int) -> Schema:
     paths: dict[str, Schema] = {}
     for endpoint in endpoints:
         item = paths.setdefault(endpoint.path, {} if endpoint.versioned else {"servers": ROOT})
-        item[endpoint.method.lower()] = _operation(endpoint, schemas)
+        method = endpoint.method.lower()
+        operation = _operation(endpoint, schemas)
+        item[method] = _of_both(item[method], operation) if method in item else operation
     return {
         "openapi": "3.1.0",
         "info": {"title": "codex-proxy", "version": __version__, "description": _DESCRIPTION},
@@ -128,7 +133,7 @@ def _own_bodies(endpoints: Iterable[Endpoint]) -> dict[str, Schema]:
     found: dict[str, Schema] = {}
     for endpoint in endpoints:
         if isinstance(endpoint.body, type):
-            found |= _schemas_of(endpoint.body, endpoint.chapter)
+            found |= _schemas_of(endpoint.body, endpoint.chapter.replace(" ", ""))
     return found
 
 
@@ -171,6 +176,41 @@ def _operation(endpoint: Endpoint, schemas: dict[AnswerType, Schema]) -> Schema:
         }
     found["responses"] = _answers(endpoint, schemas)
     return found
+
+
+def _of_both(first: Schema, second: Schema) -> Schema:
+    """Returns the operation of two vendors that have the same path: what one of them takes and answers."""
+    parameters = {(each["name"], each["in"]): each for each in second.get("parameters", ())}
+    for each in first.get("parameters", ()):
+        parameters[each["name"], each["in"]] = each | {"required": each["in"] == "path"}
+    bodies = [each["requestBody"] for each in (first, second) if "requestBody" in each]
+    return {
+        **first,
+        "description": f"{_CHOICE} {first['summary']} {second['summary']}",
+        "parameters": [*parameters.values()],
+        **({"requestBody": {**bodies[0], "content": _one_content(bodies)}} if bodies else {}),
+        "responses": {
+            status: _one_response(
+                [each["responses"][status] for each in (first, second) if status in each["responses"]]
+            )
+            for status in sorted({*first["responses"], *second["responses"]})
+        },
+    }
+
+
+def _one_response(responses: list[Schema]) -> Schema:
+    headers = {name: each for response in responses for name, each in response["headers"].items()}
+    return {
+        "description": responses[0]["description"],
+        "headers": headers,
+        "content": _one_content(responses),
+    }
+
+
+def _one_content(given: list[Schema]) -> Schema:
+    """Returns the content of either."""
+    schemas = [each["content"]["application/json"]["schema"] for each in given]
+    return {"application/json": {"schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas}}}
 
 
 def _parameter(parameter: Parameter) -> Schema:

@@ -42,6 +42,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     page: str = ""
     """Its page in docs/."""
+    uses: tuple[str, ...] = ()
+    """The parts that it imports: without one of them it is absent, too."""
     agents: Mapping[str, str] = {}
     """Its agents: the `AgentSpec` for each name."""
     settings: str = ""
@@ -123,6 +125,7 @@ class KnownPart(msgspec.Struct, frozen=True):
 
 KNOWN: Final[Mapping[str, KnownPart]] = {
     "sessions": KnownPart(paths=("/agents", "/agents/", "/vaults")),
+    "managed_agents": KnownPart(paths=("/agents", "/agents/", "/environments", "/environments/")),
     "traces": KnownPart(),
     "claude_code": KnownPart(
         agents=("claude-code",), settings=("claude_bin", "CLAUDE_BIN"), flags=("claude_bin",)
@@ -173,8 +176,9 @@ Table = TypeVar("Table")
 
 @cache
 def parts() -> tuple[Part, ...]:
-    """Returns the parts whose folders are there."""
-    return tuple(importlib.import_module(f"{__name__}.{name}").PART for name in KNOWN if _is_there(name))
+    """Returns the parts whose folders are there, with those of the parts that they use."""
+    found = [importlib.import_module(f"{__name__}.{name}").PART for name in KNOWN if _is_there(name)]
+    return tuple(part for part in found if all(map(_is_there, part.uses)))
 
 
 def _is_there(name: str) -> bool:
@@ -184,7 +188,7 @@ def _is_there(name: str) -> bool:
 
 @cache
 def absent_parts() -> Mapping[str, KnownPart]:
-    """Returns the parts of this project whose folders are absent."""
+    """Returns the parts of this project that are not in `parts`."""
     there = {part.name for part in parts()}
     return {name: known for name, known in KNOWN.items() if name not in there}
 

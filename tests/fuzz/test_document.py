@@ -46,7 +46,8 @@ CHECKS: Final = [
 
 SERVED: Final = [each for each in ENDPOINTS if each.needs is None and each.name != "open_responses_socket"]
 """What a server has by default; the WebSocket is no question with one answer."""
-LABELS: Final = [f"{each.method} {each.path}" for each in SERVED]
+LABELS: Final = list(dict.fromkeys(f"{each.method} {each.path}" for each in SERVED))
+"""The operations: two vendors that have the same path share one."""
 MODES: Final = st.sampled_from([GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
 
 FEW: Final = settings(

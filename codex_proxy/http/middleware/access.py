@@ -23,7 +23,7 @@ from codex_proxy.core.safety import peer_address
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import HOPS_HEADER, Origin
 from codex_proxy.http.app_keys import CLIENTS
-from codex_proxy.http.endpoint import ENDPOINT, OPEN_PATHS
+from codex_proxy.http.endpoint import ENDPOINT, OPEN_PATHS, area_of, vendor_of
 from codex_proxy.http.middleware.rate_limit import WRONG_KEYS
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER, REPLY_HEADERS
 from codex_proxy.surfaces.errors import INVALID_BETA
@@ -131,9 +131,8 @@ async def check_access(request: web.Request) -> web.Response | None:
     preflight_reply = check_origin(request)
     if preflight_reply is not None:
         return preflight_reply
-    endpoint = request.get(ENDPOINT)
-    if endpoint is not None and endpoint.beta:
-        _check_beta(request, endpoint.beta)
+    if ENDPOINT in request:
+        _check_vendor(request)
     if request.path not in request.app[OPEN_PATHS]:
         await _authenticate(request)
     if request.method not in READ_METHODS and request.match_info.http_exception is None:
@@ -141,9 +140,21 @@ async def check_access(request: web.Request) -> web.Response | None:
     return None
 
 
-def _check_beta(request: web.Request, beta: str) -> None:
-    if request.headers.getall("OpenAI-Beta", []) != [beta]:
-        message = f"This API is in beta: send the header 'OpenAI-Beta: {beta}', and no other value of it."
+def _check_vendor(request: web.Request) -> None:
+    """Raises `Fault` for a path in a beta of OpenAI's, if no header says this, or that Anthropic's API is meant."""
+    area, vendor = area_of(request), vendor_of(request)
+    if area is None or not area.beta or vendor == "Anthropic":
+        return
+    if area.of_two_vendors and vendor is None:
+        message = (
+            f"Two APIs have this path: send the header 'OpenAI-Beta: {area.beta}' for OpenAI's, or "
+            "'anthropic-version: 2023-06-01' for Anthropic's."
+        )
+        raise bad_request(message, code=INVALID_BETA)
+    if request.headers.getall("OpenAI-Beta", []) != [area.beta]:
+        message = (
+            f"This API is in beta: send the header 'OpenAI-Beta: {area.beta}', and no other value of it."
+        )
         raise bad_request(message, code=INVALID_BETA)
 
 

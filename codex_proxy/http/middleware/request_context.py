@@ -15,14 +15,18 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.app_keys import CLOCK, IDS, RUNS
 from codex_proxy.http.endpoint import (
     ENDPOINT,
+    ERROR_API,
     REQUEST_ID,
-    ROUTES,
     Handler,
+    endpoint_of,
+    error_api_at,
     error_api_of,
     fault_response,
     is_ollama_path,
     log_unforeseen,
+    methods_of,
     of_absent_part,
+    served_endpoints,
 )
 from codex_proxy.runs.observers import TURN_ORIGIN, TurnOrigin
 from codex_proxy.surfaces.ollama.answer import NO_OLLAMA
@@ -74,9 +78,10 @@ async def provide_context(request: web.Request, handler: Handler) -> web.StreamR
     request[REPLY_HEADERS] = {}
     request[OWNER] = NO_KEY_OWNER
     request[PREPARED] = False
-    endpoint = app[ROUTES].get(request.match_info.route)
+    endpoint = endpoint_of(request)
     if endpoint is not None:
         request[ENDPOINT] = endpoint
+    request[ERROR_API] = error_api_at(request, endpoint)
     structlog.contextvars.bind_contextvars(req_id=request_id)  # each request has a task, and so a context
     TURN_ORIGIN.set(TurnOrigin(request_id, "" if endpoint is None else endpoint.chapter))
     began = request[_BEGAN] = clock.monotonic()
@@ -148,8 +153,11 @@ def _uncancel_if_stopping(request: web.Request) -> bool:
 
 
 def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
-    if isinstance(error, web.HTTPMethodNotAllowed):
-        allowed = ", ".join(sorted(error.allowed_methods))
+    methods = (
+        methods_of(request, error.allowed_methods) if isinstance(error, web.HTTPMethodNotAllowed) else []
+    )
+    if methods and request.method not in methods:  # else the path with this method is the other vendor's
+        allowed = ", ".join(methods)
         message = (
             f"{excerpt(request.path)} does not support {excerpt(request.method)}. Supported methods "
             f"are: {allowed}."
@@ -159,7 +167,7 @@ def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
         limit = request.client_max_size
         message = f"The request body is larger than this server's limit of {limit} bytes (PROXY_BODY_LIMIT)."
         return fault_response(Failure(FaultKind.REQUEST_TOO_LARGE, message), request)
-    if error.status == 404:
+    if error.status == 404 or isinstance(error, web.HTTPMethodNotAllowed):
         if (path := _without_slash(request)) is not None:
             # As Ollama does: the second status keeps method and body.
             status = 301 if request.method in ("GET", "HEAD") else 307
@@ -175,7 +183,7 @@ def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
 def _without_slash(request: web.Request) -> str | None:
     """Returns the path and query without the slash at the path's end, if that is a path of Ollama's; else None."""
     path = request.path.removesuffix("/")
-    served = (each.path for each in request.app[ROUTES].values() if is_ollama_path(each.path))
+    served = (each.path for each in served_endpoints(request.app) if is_ollama_path(each.path))
     if path == request.path or path not in served:
         return None
     return f"{path}?{request.query_string}" if request.query_string else path

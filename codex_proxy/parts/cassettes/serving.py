@@ -23,7 +23,7 @@ from codex_proxy.app.server_parts import ExampleRequest, ServerPart, ServerParts
 from codex_proxy.app.system import RandomIds
 from codex_proxy.core.checks import Check, CheckBuilder, failed_check
 from codex_proxy.files.private import why_not_created
-from codex_proxy.http.endpoint import ROUTES, Handler
+from codex_proxy.http.endpoint import Handler, endpoint_of
 from codex_proxy.http.middleware.access import keys_in
 from codex_proxy.http.middleware.content_log import watch_contents
 from codex_proxy.http.server_info import RECORDING_TROUBLE
@@ -291,7 +291,7 @@ def recording_middleware(recorder: Recorder) -> Any:
     @web.middleware
     async def record(request: web.Request, handler: Handler) -> web.StreamResponse:
         REQUEST_RECORDER.set(None)
-        endpoint = request.app[ROUTES].get(request.match_info.route)
+        endpoint = endpoint_of(request)
         socket = request.method == "GET" and request.headers.get("upgrade", "").lower() == "websocket"
         if recorder.trouble or endpoint is None or not (endpoint.kind == "turn" or socket):
             return await handler(request)
@@ -320,7 +320,7 @@ def recording_middleware(recorder: Recorder) -> Any:
 @web.middleware
 async def replay_middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Notes, for the request's turns, the cassette that its header names."""
-    if request.app[ROUTES].get(request.match_info.route) is not None:
+    if endpoint_of(request) is not None:
         name = request.headers.get(CASSETTE_HEADER, "")
         REQUEST_RECORDER.set(ReplayedRequest(name, REQUEST_RECORDER.get()))
     return await handler(request)

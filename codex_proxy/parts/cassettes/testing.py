@@ -23,7 +23,7 @@ from codex_proxy.core.items import HistoryMessage, TextPart
 from codex_proxy.core.turn import Turn
 from codex_proxy.files.private import make_folder
 from codex_proxy.http.body import read_body
-from codex_proxy.http.endpoint import ROUTES, Handler
+from codex_proxy.http.endpoint import Handler, endpoint_of
 from codex_proxy.http.middleware.content_log import watch_contents
 from codex_proxy.settings.fields import Settings
 
@@ -188,7 +188,7 @@ class TestServer:
     def _middleware(self) -> Any:
         @web.middleware
         async def note(request: web.Request, handler: Handler) -> web.StreamResponse:
-            endpoint = request.app[ROUTES].get(request.match_info.route)
+            endpoint = endpoint_of(request)
             if endpoint is None or endpoint.kind != "turn" or request.method != "POST":
                 return await handler(request)
 

@@ -9,12 +9,14 @@ from typing import Any, Final, Literal, NotRequired, TypedDict
 
 import msgspec
 
-from codex_proxy.core.faults import bad_request
+from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.turn import Toolset
 from codex_proxy.parts.sessions import wire
 from codex_proxy.surfaces.answers.renderer import Count, Object, Yes
 
 DEFAULT_SUBAGENTS: Final = 6
+TOOLSET: Final = "agent_toolset_20260401"
+"""The type of the tool that stands for the agent's own tools in Anthropic's API. OpenAI's does not show it."""
 
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -22,9 +24,10 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     model: str
     name: str | None = None
+    description: str | None = None
     instructions: str | None = None
     tools: tuple[dict[str, Any], ...] = ()
-    """As the client gave them, with secrets of MCP servers."""
+    """As the client gave them, with secrets of MCP servers; and the `TOOLSET` of an agent of Anthropic's API."""
     effort: str | None = None
     summary: str | None = None
     format: dict[str, Any] | None = None
@@ -44,6 +47,16 @@ class StoredAgent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     created_at: int
     updated_at: int
     metadata: dict[str, str] = {}
+    version: int = 1
+    """How often it was changed, and 1; only Anthropic's API shows it."""
+    archived_at: int | None = None
+    """When it was archived, through Anthropic's API: since then it cannot be changed or used."""
+
+    def require_active(self) -> None:
+        """Raises `Fault` CONFLICT for an archived agent."""
+        if self.archived_at is not None:
+            message = f"The agent '{self.id}' is archived: it cannot be changed or used. Create another one."
+            raise Fault.of(FaultKind.CONFLICT, message)
 
 
 # --- from requests ------------------------------------------------------------------------------
@@ -205,7 +218,7 @@ def _shown(id: str, settings: AgentSettings, *, saved: bool) -> SessionAgent:
         "name": settings.name,
         "model": settings.model,
         "instructions": settings.instructions,
-        "tools": [tool for tool in tools if saved or tool["type"] != "tool_search"],
+        "tools": [tool for tool in tools if tool["type"] not in (TOOLSET, "" if saved else "tool_search")],
         "reasoning": {"effort": settings.effort, "summary": settings.summary},
         "text": {
             "format": settings.format or {"type": "text"},

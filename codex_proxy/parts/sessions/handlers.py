@@ -127,13 +127,13 @@ async def update_agent(request: web.Request) -> web.Response:
     """
     sessions, owner = _at(request)
     given, _ = await _parse(request, wire.AgentBody)
-    found = await sessions.store.get(owner, AGENT, _id(request))
-    metadata = (given.metadata or {}) if "metadata" in given.model_fields_set else found.metadata
-    settings = settings_of(given, found.settings)
-    agent = replace(found, settings=settings, metadata=metadata, updated_at=sessions.now())
-    record = agent_record(agent)
-    await sessions.store.write(owner, [record], require=record.key)  # one that was deleted does not come back
-    return json_response(agent_object(agent))
+
+    def changed(agent: StoredAgent) -> StoredAgent:
+        agent.require_active()
+        metadata = (given.metadata or {}) if "metadata" in given.model_fields_set else agent.metadata
+        return replace(agent, settings=settings_of(given, agent.settings), metadata=metadata)
+
+    return json_response(agent_object(await sessions.change_agent(owner, _id(request), changed)))
 
 
 async def delete_agent(request: web.Request) -> web.Response:
@@ -164,6 +164,7 @@ async def create_session(request: web.Request) -> web.StreamResponse:
         agent_id, settings = sessions.new_id("agent_"), settings_of(inline, None, "agent.")
     else:
         base = await store.get(owner, AGENT, given.agent_id)
+        base.require_active()
         agent_id, settings = base.id, settings_of(inline, base.settings, "agent.")
     if given.stream_options is not None and not given.stream:
         raise bad_request("'stream_options' is only allowed when 'stream' is true.", "stream_options")

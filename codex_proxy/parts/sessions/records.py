@@ -50,6 +50,8 @@ class Kind(NamedTuple, Generic[T]):
 
 
 AGENT: Final = Kind("agent", StoredAgent, "Agent")
+AGENT_VERSION: Final = Kind("agent_version", StoredAgent, "Version")
+"""An agent as it was before a change, below the agent."""
 SESSION: Final = Kind("session", Session, "Session")
 TURN: Final = Kind("session_turn", SessionTurn, "Turn")
 ENTRY: Final = Kind("session_item", Entry, "Item")
@@ -69,6 +71,16 @@ def agent_record(agent: StoredAgent) -> Record:
     return Record(
         kind=AGENT.name, id=agent.id, json=msgspec.json.encode(agent), created=float(agent.created_at)
     )
+
+
+def version_record(agent: StoredAgent, now: float) -> Record:
+    """Returns the record of an agent as a version of it, which is no longer the newest."""
+    json, id = msgspec.json.encode(agent), version_id(agent.id, agent.version)
+    return Record(kind=AGENT_VERSION.name, id=id, json=json, created=now, parent=agent.id)
+
+
+def version_id(agent: str, version: int) -> str:
+    return _in_session(agent, str(version))
 
 
 def records_of(session: Session, stored: Iterable[Stored], now: float) -> list[Record]:
@@ -117,7 +129,7 @@ def log_page_id(parent: str, first: int) -> str:
 
 
 def _in_session(session: str, name: str) -> str:
-    """Returns the id of what has its name only within a session."""
+    """Returns the id of what has its name only within a session, or an agent."""
     return f"{session}/{name}"
 
 

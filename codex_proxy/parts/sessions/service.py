@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -23,10 +23,17 @@ from codex_proxy.core.own_errors import trace_of
 from codex_proxy.core.own_tools import toolset_faults
 from codex_proxy.core.turn import StoredSession
 from codex_proxy.http.body import ByteBudget
-from codex_proxy.parts.sessions.agents import requested_tool, turn_request
+from codex_proxy.parts.sessions.agents import StoredAgent, requested_tool, turn_request
 from codex_proxy.parts.sessions.approvals import MAY_NOT_ASK, Approval
 from codex_proxy.parts.sessions.conversation import message_item
-from codex_proxy.parts.sessions.records import SESSION, TURN, SessionStore
+from codex_proxy.parts.sessions.records import (
+    AGENT,
+    SESSION,
+    TURN,
+    SessionStore,
+    agent_record,
+    version_record,
+)
 from codex_proxy.parts.sessions.running import MANY_ENTRIES, RESTARTED, LiveSession, Submitted
 from codex_proxy.parts.sessions.sessions import Content, Session
 from codex_proxy.parts.sessions.state import Result, SessionState
@@ -66,7 +73,7 @@ class Sessions:
         self.unread = ByteBudget(MAX_BEHIND_IN_ALL, MAX_BEHIND_IN_ALL // 4)
         self._live: dict[tuple[str, str], LiveSession] = {}
         self._loads: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
-        """Held while a session is read to become live."""
+        """Held while a session is read to become live, or something is read to be changed."""
         self._streams: dict[str, int] = {}
         """Open streams by owner."""
 
@@ -90,6 +97,33 @@ class Sessions:
 
     def new_id(self, prefix: str) -> str:
         return self.responses.ids.new(prefix)
+
+    @contextlib.asynccontextmanager
+    async def changing(self, owner: str, id: str) -> AsyncIterator[None]:
+        """Holds what is read to be written until it is."""
+        lock = self._loads.setdefault((owner, id), asyncio.Lock())
+        async with lock:
+            yield
+
+    # --- agents -------------------------------------------------------------------------------------
+
+    async def change_agent(
+        self, owner: str, id: str, change: Callable[[StoredAgent], StoredAgent]
+    ) -> StoredAgent:
+        """Changes an agent. With other settings or metadata it is a new version, and the one before is kept."""
+        async with self.changing(owner, id):
+            before = await self.store.get(owner, AGENT, id)
+            agent, records = change(before), []
+            if agent == before:
+                return agent
+            if (agent.settings, agent.metadata) != (before.settings, before.metadata):
+                agent = replace(agent, version=before.version + 1)
+                records.append(version_record(before, self.epoch()))
+            agent = replace(agent, updated_at=self.now())
+            record = agent_record(agent)
+            # One that was deleted does not come back.
+            await self.store.write(owner, [*records, record], require=record.key)
+            return agent
 
     # --- finding ------------------------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ from codex_proxy.agents.process_pool.pool import START_WATCHER
 from codex_proxy.core.caches import LruCache
 from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput
 from codex_proxy.core.turn import Turn
-from codex_proxy.http.endpoint import REQUEST_ID, ROUTES, Endpoint, Handler
+from codex_proxy.http.endpoint import REQUEST_ID, Endpoint, Handler, endpoint_of
 from codex_proxy.http.metrics import error_of
 from codex_proxy.http.middleware.request_context import CLIENT_LEFT, OWNER
 from codex_proxy.parts.traces.turn_spans import TurnSpans
@@ -126,7 +126,7 @@ class Traces:
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Traces a request. The outermost middleware, since the others make errors of exceptions."""
-        endpoint = request.app[ROUTES].get(request.match_info.route)
+        endpoint = endpoint_of(request)
         if endpoint is None or not is_traced(endpoint):
             REQUEST_TRACE.set(None)
             return await handler(request)
