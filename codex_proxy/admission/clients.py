@@ -38,7 +38,7 @@ class Workspace(msgspec.Struct, frozen=True):
 
 
 class KeySource(Protocol):
-    """What has the valid keys, such as the keys file."""
+    """The source of the valid keys, such as the keys file."""
 
     trouble: str | None
     """Why the newest keys could not be read, if so; older ones then stay valid."""
@@ -67,7 +67,7 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
     mcp: bool = True
     """Whether the client's turns get the tools of MCP servers."""
     approvals: Approvals = "decline"
-    """What becomes of the agent's questions for permission in the client's sessions."""
+    """Whether questions of the agent for permission are declined in the client's sessions, or the client is asked."""
     may_approve: bool = False
     """Whether the client may answer them. Nobody may without a key, which a command of the agent does not have."""
 

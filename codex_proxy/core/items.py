@@ -346,7 +346,7 @@ class Activity(_Item, tag="activity", frozen=True, gc=False):
     choice: int | None = None
     hosted: str = ""
     details: ActionDetails | None = None
-    """What is known at its beginning."""
+    """The details that the agent tells at the activity's beginning."""
 
 
 Item: TypeAlias = Message | Reasoning | ToolCall | McpCall | McpApproval | McpTools | Activity

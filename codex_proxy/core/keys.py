@@ -58,7 +58,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     mcp: bool = True
     """Whether tools of MCP servers may be used."""
     approvals: Approvals | None = None
-    """What becomes of the agent's questions for permission in the key's sessions."""
+    """Whether questions of the agent for permission are declined in the key's sessions, or passed on to the client."""
     may_approve: bool = False
     """Whether the key may answer such questions."""
 

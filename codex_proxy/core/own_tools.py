@@ -12,7 +12,7 @@ from codex_proxy.core.turn import SANDBOXES, Sandbox, Toolset
 
 
 class OwnTools(msgspec.Struct, frozen=True):
-    """What an agent keeps of toolsets. Without anything: it has no tools of its own."""
+    """An agent's own tools among which a toolset may choose. Without any, the agent has no tools of its own."""
 
     sandboxes: Mapping[ToolName, Sandbox] = {}
     """Its tools, each with the narrowest sandbox in which it runs."""

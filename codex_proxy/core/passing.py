@@ -54,7 +54,7 @@ class PassedRequest(msgspec.Struct, frozen=True, kw_only=True):
     body_for: Callable[[str], Body]
     origin: Origin
     rest: RestOfBody | None = None
-    """What follows behind `body_for`, if anything."""
+    """The rest of the body, which comes after what `body_for` returns; None if that is all."""
 
 
 class PassedAnswer(Protocol):

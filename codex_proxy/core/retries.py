@@ -100,7 +100,7 @@ class SentStep:
         self._to_repeat: OrderedDict[SentItem, None] = OrderedDict()
         """The messages that the agent has not begun to repeat, oldest first."""
         self.retries = 0
-        """How often the call was repeated."""
+        """The number of times that the call was repeated."""
         self.mutes_reasoning = False
         """Whether reasoning is dropped: after a retry it may differ each time."""
 

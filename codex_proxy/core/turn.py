@@ -19,7 +19,7 @@ both.
 Sandbox = Literal["read-only", "workspace-write", "danger-full-access"]
 
 Approvals = Literal["decline", "ask"]
-"""What becomes of an agent's questions for permission: they are declined, or the client is asked."""
+"""Whether an agent's questions for permission are declined, or passed on to the client."""
 
 SANDBOXES: Final[tuple[Sandbox, ...]] = get_args(Sandbox)
 """The sandboxes from the narrowest to the widest."""
@@ -82,7 +82,7 @@ class HostedTools(msgspec.Struct, frozen=True):
     required: bool = False
     """Whether one of these, or of the turn's other tools, must be called."""
     include: tuple[str, ...] = ()
-    """What their items are to have besides, by the names of the Responses API."""
+    """The further fields that the items of these tools have, by the names in `include` of the Responses API."""
     max_calls: int | None = None
     """Maximum calls of these tools; None: the model server's."""
 

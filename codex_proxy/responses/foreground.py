@@ -42,7 +42,7 @@ class ForegroundResponse(RunningResponse):
         self._continued = False
         """The value of `continued` for the last turn."""
         self._taken: tuple[Sequence[Event], TurnEnded | None] | None = None
-        """What a push has taken and left to the task."""
+        """The events and the turn's end that a push has taken from the log, and that the task has to render."""
 
     @property
     def continued(self) -> bool:

@@ -96,7 +96,7 @@ class RunningResponse(ABC):
         self._run: Run | None = None
         self._cursor: Cursor | None = None
         self.has_long_answer = False
-        """Whether what repeats all of the answer takes long."""
+        """Whether the answer is so long that frames which repeat all of it take long to make."""
         self._working = False
         """Whether a thread works on the answer, and so with the renderer."""
         self._told: Failure | None = None

@@ -269,7 +269,7 @@ class StoredLog:
 
     @property
     def is_long(self) -> bool:
-        """Whether what repeats all of the answer takes long."""
+        """Whether the answer is so long that frames which repeat all of it take long to make."""
         return self._size >= LONG_ANSWER
 
     @property

@@ -59,7 +59,7 @@ class Wakeup:
         self._waiter: asyncio.Future[None] | None = None
         self._push: Push | None = None
         self._broke: Exception | None = None
-        """What the push has raised."""
+        """The exception that the push has raised."""
         self._loop: asyncio.AbstractEventLoop | None = None
         """Looked up once: that costs a system call until Python 3.12."""
 
@@ -164,7 +164,7 @@ class EventLog:
         self.end = 0
         """The position behind the last batch."""
         self.batches: deque[Batch] = deque()
-        """Those that some reader has not taken."""
+        """The batches that some reader has not taken."""
         self._dropped = self._dropped_size = 0
         """Number of batches that every reader has seen, and their bytes."""
         self._cursors: list[Cursor] = []
@@ -276,7 +276,7 @@ class Cursor:
         self.weight = 0
         """About how many bytes the taken events have."""
         self.has_long_answer = False
-        """Whether what repeats all that was taken takes long."""
+        """Whether so much was taken that frames which repeat all of it take long to make."""
         self._taken = self.seen
         self._took_part = False
         """Whether the last `take` left some events."""

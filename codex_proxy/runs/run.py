@@ -103,7 +103,7 @@ class Run:
         self.attempt: Attempt
         """Set when `start` returns."""
         self._digests: HistoryDigests | None = None
-        """Those of the history, if a kept session was looked for."""
+        """The digests of the history, if a kept session was looked for."""
         self.log = EventLog(self._on_backlog)
         self.observers: Sequence[TurnObserver] = ()
         self.raw_items: list[bytes] = []

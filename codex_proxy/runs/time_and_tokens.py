@@ -191,7 +191,7 @@ class TurnUsage:
         """The tokens of a discarded first attempt."""
         self._newest: UsageReported | None = None
         self._reports = 0
-        """Of the current attempt."""
+        """The number of reports of the current attempt."""
         self._uncounted = False
         """Whether an attempt was discarded whose tokens were not reported."""
         self._is_first = True

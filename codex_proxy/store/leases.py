@@ -67,7 +67,7 @@ class Changes:
 
 
 class Watch:
-    """What waits for changes of one object."""
+    """Waits for changes of one object."""
 
     def __init__(self, changes: Changes) -> None:
         self._changes = changes

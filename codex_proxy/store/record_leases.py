@@ -60,7 +60,7 @@ class Following:
 
 
 class WrittenRecords(NamedTuple):
-    """What a write of records came to: the lease of the record that this node was to hold, and whether other nodes
+    """The outcome of a write of records: the lease of the record that this node was to hold, and whether other nodes
     follow the record that was required.
     """
 

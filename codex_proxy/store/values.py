@@ -201,7 +201,7 @@ class PendingWebhook(msgspec.Struct, frozen=True):
     body: bytes
     tries: int = 0
     claim: str | None = None
-    """What tells this claim from a later one; None if no other node can claim it."""
+    """An id of this claim, which a later claim does not have; None if no other node can claim the webhook."""
 
 
 class ResponseUpdate(NamedTuple):

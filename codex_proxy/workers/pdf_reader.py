@@ -23,7 +23,7 @@ REQUEST_SECONDS: Final = 60.0
 KEPT_SECONDS: Final = 600.0
 MAX_KEPT_CHARS: Final = 8 << 20
 ENTRY_CHARS: Final = 512
-"""What a text counts beside its characters: the memory of its key and timer."""
+"""The characters that a text counts besides its own, for the memory of its key and timer."""
 
 _Key: TypeAlias = tuple[str, bytes]
 """The owner and the digest of a PDF."""

@@ -29,9 +29,9 @@ class FairQueue(Generic[T]):
         self._limit = slots
         self._owners = owners
         self.running = 0
-        """How many slots are taken."""
+        """The number of slots that are taken."""
         self._running: Counter[str] = Counter()
-        """Those of each owner."""
+        """The number of slots that each owner has taken."""
         self._waiting: dict[str, deque[T]] = {}
         """The waiters of each owner, in order; no queue is empty."""
 

@@ -32,7 +32,7 @@ _NOT_AT_THE_ROOT: Final = frozenset({*_PARTS, "enum", "const", "not"})
 """Keywords that providers refuse at the root."""
 _LONG_NUMBER: Final = re.compile(rb"[0-9]{19}")
 _INTEGERS: Final = range(-(1 << 63), 1 << 64)
-"""What most programs read as integers; Codex refuses others."""
+"""The integers that most programs can read; Codex refuses others."""
 _LARGEST: Final = 1.7976931348623157e308
 _PLAIN_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _SYNTAX: Final = re.compile(r"[\\^$.*+?()[\]{}|/]")

@@ -185,7 +185,7 @@ class OpenCall(msgspec.Struct):
 
 
 class _Ended(msgspec.Struct, frozen=True):
-    """What a call was, as far as another is told from it."""
+    """The traits of an ended call, by which a repeated report of it is told from a new call."""
 
     kind: str | None
     title: str | None

@@ -186,7 +186,7 @@ class Difference(NamedTuple):
     asked: Any
     recorded: Any
     only_in: str = ""
-    """Which of the two has it, if only one has."""
+    """The side that has the value, if only one has it."""
 
     def __str__(self) -> str:
         """Returns a line for the operator: the place, and what the two have there, cut."""

@@ -345,7 +345,7 @@ def group_similar_lines(lines: Iterable[bytes]) -> Iterator[SimilarLines]:
 
 
 class _Shape(msgspec.Struct, frozen=True):
-    """What lines have in common that differ in their times and in one text alone."""
+    """The common part of lines that differ only in their times and in one text."""
 
     head: bytes
     """All between the time and the text."""

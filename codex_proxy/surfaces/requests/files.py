@@ -36,7 +36,7 @@ def image_url(url: str, param: str) -> str:
 
 
 IMAGE_LEFT_OUT: Final = "[An image was left out: it cannot be shown to this model.]"
-"""What the model gets in place of an image of an earlier message."""
+"""The text that the model gets in place of an image of an earlier message."""
 
 MAX_NAME: Final = 200
 _DATA_URL: Final = re.compile(r"data:[^,]{0,256}?;base64,", re.IGNORECASE)

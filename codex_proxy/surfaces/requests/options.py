@@ -106,11 +106,11 @@ class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
     ignored: tuple[str, ...] = ()
     """Parameters without effect, for `x-codex-ignored-params`."""
     workdir_param: WorkdirParam
-    """What named the folder, if anything."""
+    """The field or header that named the folder; None if none did."""
     web_images: dict[str, str] = {}
     """Images' addresses, each with its field."""
     optional_images: frozenset[str] = frozenset()
-    """Those of them that are left out if they cannot be fetched."""
+    """The addresses in `web_images` of images that are left out if they cannot be fetched."""
     asked: frozenset[str] = frozenset()
     """Fields of the turn for whose default the client asks."""
     passed_on: tuple[str, ...] = ()

@@ -204,7 +204,7 @@ class SplitPairs:
 
     def __init__(self) -> None:
         self.halves: dict[Path, str] = {}
-        """Those that wait for the other half, by the choice and the path of their text."""
+        """First halves of surrogate pairs, each until its second half comes, by the choice and the path of the text."""
         self._head: dict[str, Any] = {}
         """The fields of the last chunk beside its choices."""
 

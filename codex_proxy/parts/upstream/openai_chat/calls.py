@@ -39,7 +39,7 @@ class Call:
         self.old_form = False
         """Whether the server gave the call as `function_call`."""
         self._seen = 0
-        """How many pieces `is_complete` has read. The fields below are what it knows of them."""
+        """The number of pieces that `is_complete` has read. The fields below are its state behind them."""
         self._depth = 0
         self._in_string = self._escaped = self._has_brackets = False
 

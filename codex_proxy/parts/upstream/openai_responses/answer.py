@@ -130,7 +130,7 @@ class ResponsesAnswer:
         self._ended: list[OutputItem] = []
         """The items that are complete, as they ended."""
         self._raw = 0
-        """How many of them are `RawItem`s."""
+        """The number of ended items that are `RawItem`s."""
         self._found: dict[tuple[str, Hashable, str], OutputItem] = {}
         """The items of the last deltas, by id, index and family."""
         self._unplaced: set[str] = set()

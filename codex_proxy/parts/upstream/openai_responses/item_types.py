@@ -74,7 +74,7 @@ class _ImageFields(msgspec.Struct, frozen=True):
 
 
 class _EventFields(msgspec.Struct, frozen=True):
-    """Of an event of a tool that the server runs."""
+    """The fields that are read of an event of a tool that the server runs."""
 
     delta: str = ""
     code: str = ""

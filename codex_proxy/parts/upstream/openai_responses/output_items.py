@@ -152,7 +152,7 @@ class OutputItems:
         """The open items by what tells them (`_keys_of`)."""
         self._by_call_id: dict[str, OutputItem] = {}
         self._ids: Counter[str] = Counter()
-        """How many items have had an id; an index, and a call id, below."""
+        """The number of items that have had an id; below, those with an index, and those with a call id."""
         self._indexes: Counter[Hashable] = Counter()
         self._call_ids: Counter[str] = Counter()
         self._ended: set[tuple[str, str, Hashable, str, int]] = set()
