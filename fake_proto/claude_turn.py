@@ -53,8 +53,12 @@ class ClaudeTurn:
         """The commands that take their time: the call's id, the output, and whether they have failed."""
         self._waiting: dict[str, str] = {}
         """The calls without an output: the call's id by the id of the request for its output."""
-        self._asked: dict[str, str] = {}
-        """The calls for which permission is asked, in the same way."""
+        self._asked: dict[str, tuple[str, str, bool]] = {}
+        """The calls for which permission is asked, by the id of the request: the call's id, its output if it is
+        allowed, and whether it fails then.
+        """
+        self._to_ask: list[tuple[Action, tuple[str, str, bool]]] = []
+        """The calls of the step that are to be asked for, one after the other: the request, and the same."""
         self._message = ""
         self._index = 0
         self._answer: Any = None
@@ -77,8 +81,12 @@ class ClaudeTurn:
         if self._task is None or self._task.cancelled:
             return
         if asked is not None:
-            allowed = response.get("response", {}).get("behavior") == "allow"
-            self._output(asked, "ok" if allowed else "the answer has come", is_error=not allowed)
+            answer = response.get("response", {})
+            call_id, output, failed = asked
+            if answer.get("behavior") == "allow":
+                self._output(call_id, output, is_error=failed)
+            else:
+                self._output(call_id, answer.get("message", ""), is_error=True)
         if call is not None:
             content = response["response"]["mcp_response"]["result"]["content"]
             self._output(call, content)
@@ -108,8 +116,13 @@ class ClaudeTurn:
                     self._error(action)
                     return
                 yield from ACTIONS[action["do"]](self, action)
-            acted = bool(self._waiting or self._running)
+            acted = bool(self._waiting or self._running or self._to_ask)
             self._end_step(step)
+            while self._to_ask:
+                wanted, asked = self._to_ask.pop(0)
+                self._asked[self._agent.ask("permission", wanted, self._script.faults)] = asked
+                while self._asked:
+                    yield None
             while self._running:
                 yield from self._script.pause()
                 call_id, output, failed = self._running.pop(0)
@@ -137,7 +150,8 @@ class ClaudeTurn:
     def _end_step(self, step: Step) -> None:
         if step.usage is not None:
             self._usage = {part: self._usage[part] + step.usage[part] for part in self._usage}
-        stop = "tool_use" if self._waiting or self._running else STOPS.get(step.end, "end_turn")
+        calls = self._waiting or self._running or self._to_ask
+        stop = "tool_use" if calls else STOPS.get(step.end, "end_turn")
         self._event("message_delta", delta={"stop_reason": stop}, usage=_tokens(step.usage))
         self._event("message_stop")
 
@@ -182,7 +196,7 @@ class ClaudeTurn:
 
     def play_command(self, action: Action) -> Waits:
         given, output = {"command": action["command"]}, "".join(action["output"])
-        if action.get("takes_time"):
+        if action.get("takes_time") and "Bash" not in self._agent.settings.asks:
             call_id = f"toolu_{self._agent.responses}_own_{self._index}"
             self._running.append((call_id, output, bool(action["exit_code"])))
             yield from self._call(call_id, "Bash", [json.dumps(given)], pauses=False)
@@ -232,8 +246,8 @@ class ClaudeTurn:
         for number, (name, given) in enumerate(calls):
             call_id = f"toolu_{self._agent.responses}_asked{number or ''}"
             yield from self._call(call_id, name, [json.dumps(given)])
-            wanted = {"subtype": "can_use_tool", "tool_name": name, "tool_use_id": call_id, "input": given}
-            self._asked[self._agent.ask("permission", wanted, self._script.faults)] = call_id
+            wanted = _permission(call_id, name, given)
+            self._asked[self._agent.ask("permission", wanted, self._script.faults)] = (call_id, "ok", False)
         while self._asked:
             yield None
 
@@ -249,7 +263,10 @@ class ClaudeTurn:
     def _own(self, name: str, given: Action, output: str, *, failed: bool = False) -> Waits:
         call_id = f"toolu_{self._agent.responses}_own_{self._index}"
         yield from self._call(call_id, name, [json.dumps(given)])
-        self._output(call_id, output, is_error=failed)
+        if name in self._agent.settings.asks:
+            self._to_ask.append((_permission(call_id, name, given), (call_id, output, failed)))
+        else:
+            self._output(call_id, output, is_error=failed)
 
     def _block(self, kind: str, field: str, deltas: list[str]) -> Waits:
         self._event("content_block_start", index=self._index, content_block={"type": kind, field: ""})
@@ -336,6 +353,11 @@ ACTIONS: dict[str, Callable[[ClaudeTurn, Action], Waits]] = {
     "retry": ClaudeTurn.play_retry,
 }
 """How each action of a scenario is played."""
+
+
+def _permission(call_id: str, name: str, given: Action) -> Action:
+    """Returns the request for the permission to run a call."""
+    return {"subtype": "can_use_tool", "tool_name": name, "tool_use_id": call_id, "input": given}
 
 
 def _tokens(usage: Action | None) -> Action:

@@ -6,13 +6,15 @@ import json
 
 
 class Settings:
-    """The environment variables, and the values of `-c`, read once at the start."""
+    """The environment variables, and the values of `-c` and `--settings`, read once at the start."""
 
-    __slots__ = ("config", "env")
+    __slots__ = ("asks", "config", "env")
 
     def __init__(self, env: dict[str, str], arguments: list[str]) -> None:
         self.env = env
         self.config = read_config(arguments)
+        self.asks = read_asks(arguments)
+        """The tools before whose calls a Claude Code asks."""
 
     def text(self, name: str) -> str:
         """Returns the environment variable `FAKE_CODEX_<name>`; empty if it is not set."""
@@ -25,6 +27,14 @@ class Settings:
     def model(self, default: str) -> str:
         """Returns the model's name in `-c model=...`; `default` if there is none."""
         return str(self.config.get("model", default))
+
+
+def read_asks(arguments: list[str]) -> list[str]:
+    """Returns the tools that the rules in `--settings JSON` ask about."""
+    if "--settings" not in arguments:
+        return []
+    settings = json.loads(arguments[arguments.index("--settings") + 1])
+    return list(settings["permissions"]["ask"])
 
 
 def read_config(arguments: list[str]) -> dict[str, object]:

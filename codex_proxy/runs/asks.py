@@ -5,16 +5,17 @@ slot, and its time stands still. What the turn's sandbox would not confine is de
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 import structlog
 
 from codex_proxy.agents.dialect import Decision
-from codex_proxy.core.events import ApprovalRequested, InputRequested
+from codex_proxy.core.events import ApprovalRequested, InputRequested, RequestClosed
 from codex_proxy.core.faults import Fault
-from codex_proxy.core.items import Permission
+from codex_proxy.core.items import Permission, ToolUse
 from codex_proxy.core.json_values import encode_json
 from codex_proxy.core.safety import is_inside
 from codex_proxy.core.turn import Turn
@@ -22,6 +23,8 @@ from codex_proxy.runs.time_and_tokens import DeadlineWatch
 from codex_proxy.workers.slots import Slot
 
 log = structlog.get_logger(__name__)
+
+Question: TypeAlias = ApprovalRequested | InputRequested | RequestClosed
 
 DECLINED: Final = Decision(approve=False)
 ALLOWED: Final = Decision(approve=True)
@@ -36,6 +39,10 @@ TOO_LONG: Final = "It is too long to be shown."
 READ_ONLY: Final = "The turn is read-only."
 OUTSIDE: Final = "It would change a file outside of the turn's folder, or one that a link leads to."
 OWN_FOLDER: Final = "It would change a folder of the tools themselves, such as .git."
+OUTSIDE_READ: Final = "It would read outside of the turn's folder."
+READS: Final = frozenset({"read", "glob", "grep"})
+"""The tools that only read files."""
+_WILDCARD: Final = re.compile(r"[*?\[{]")
 NO_TOOL: Final = "The turn's toolset does not have the tool."
 NOBODY: Final = "Nobody may answer."
 
@@ -47,8 +54,11 @@ def beyond_sandbox(event: ApprovalRequested, turn: Turn) -> str:
         return event.beyond or "The agent does not tell what it is."
     if event.beyond:
         return event.beyond
-    if len(details.changes) > MAX_CHANGES or len(encode_json(details)) > MAX_SHOWN:
+    shown, use = msgspec.structs.replace(details, use=None), details.use
+    if len(details.changes) > MAX_CHANGES or len(encode_json(shown)) > MAX_SHOWN:
         return TOO_LONG
+    if use is not None and use.name in READS and turn.sandbox != "danger-full-access":
+        return "" if _reads_within(use, turn.workdir) else OUTSIDE_READ
     if event.kind != "file_change" or turn.sandbox == "danger-full-access":
         return ""
     if turn.sandbox == "read-only":
@@ -56,6 +66,17 @@ def beyond_sandbox(event: ApprovalRequested, turn: Turn) -> str:
     paths = [path for change in details.changes for path in (change.path, change.moved_to) if path]
     found = [_beyond_folder(path, turn.workdir) for path in paths] or [OUTSIDE]
     return next(filter(None, found), "")
+
+
+def _reads_within(use: ToolUse, folder: str) -> bool:
+    """Whether all that a call of these tools reads is in the folder, also behind links."""
+    given = msgspec.json.decode(use.input, type=dict[str, Any])
+    path = os.path.join(folder, str(given.get("file_path") or given.get("path") or folder))
+    if use.name == "glob":
+        path = os.path.join(path, str(given.get("pattern", "")))
+    first, *rest = _WILDCARD.split(path, maxsplit=1)
+    root, read = os.path.realpath(folder), os.path.realpath(os.path.dirname(first) if rest else first)
+    return (read == root or is_inside(read, root)) and ".." not in "".join(rest).split(os.sep)
 
 
 def _beyond_folder(path: str, folder: str) -> str:
@@ -94,12 +115,16 @@ class OpenAsks:
         self._turn, self._slot, self._watch, self._spawn, self._send = turn, slot, watch, spawn, send
         self._open: dict[str, ApprovalRequested] = {}
 
-    def take(self, event: ApprovalRequested | InputRequested) -> ApprovalRequested | InputRequested:
-        """Takes a question: answers it at once, so that the agent goes on, or lets the client answer it. Returns the
-        event with what has become of it.
+    def take(self, event: Question) -> Question:
+        """Takes a question: answers it at once, so that the agent goes on, or lets the client answer it. Forgets one
+        that the agent no longer asks. Returns the event with what has become of it.
         """
+        if isinstance(event, RequestClosed):
+            if self._open.pop(event.request_id, None) is not None and not self._open:
+                self._spawn(self._go_on(event.request_id, None))
+            return event
         answer = self._answer_to(event)
-        if answer is not None or not isinstance(event, ApprovalRequested):
+        if answer is not None or isinstance(event, InputRequested):
             self._send(event.request_id, answer or DECLINED)
             return msgspec.structs.replace(event, allowed=True) if answer == ALLOWED else event
         self._open[event.request_id] = event
@@ -137,7 +162,7 @@ class OpenAsks:
         else:
             self._spawn(self._go_on(request_id, decision))
 
-    async def _go_on(self, request_id: str, decision: Decision) -> None:
+    async def _go_on(self, request_id: str, decision: Decision | None) -> None:
         try:
             await self._slot.take_again()
         except Fault:
@@ -146,4 +171,5 @@ class OpenAsks:
             self._slot.lend()
         else:
             self._watch.go_on()
-        self._send(request_id, decision)
+        if decision is not None:
+            self._send(request_id, decision)

@@ -26,6 +26,7 @@ from codex_proxy.core.events import (
     InputRequested,
     InputTaken,
     RawItem,
+    RequestClosed,
     ServedBy,
     Stop,
     TurnEnded,
@@ -55,7 +56,7 @@ log = structlog.get_logger(__name__)
 
 P = ParamSpec("P")
 
-QUESTIONS = (ApprovalRequested, InputRequested)
+QUESTIONS = (ApprovalRequested, InputRequested, RequestClosed)
 SLOW_SCHEMA = "The schema in '{}' may take too long to compile: ask with a simpler one."
 HANDLED_EVENTS = frozenset({RawItem, ServedBy, UsageReported, InputTaken, AccountLimitsReported, *QUESTIONS})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ import msgspec
 import pytest
 
 from codex_proxy.agents.dialect import Decision
-from codex_proxy.core.events import ApprovalKind, ApprovalRequested, InputRequested, TurnEnded
-from codex_proxy.core.items import ActionDetails, FileDiff, Permission, ToolUse
+from codex_proxy.core.events import ApprovalKind, ApprovalRequested, InputRequested, RequestClosed, TurnEnded
+from codex_proxy.core.items import ActionDetails, FileDiff, Permission, ToolName, ToolUse
 from codex_proxy.core.turn import Sandbox, Toolset
 from codex_proxy.runs.asks import (
     ALLOWED,
@@ -19,6 +20,7 @@ from codex_proxy.runs.asks import (
     MAX_CHANGES,
     MAX_SHOWN,
     OUTSIDE,
+    OUTSIDE_READ,
     OWN_FOLDER,
     READ_ONLY,
     TOO_LONG,
@@ -224,3 +226,52 @@ async def test_what_a_toolset_allows_reaches_no_further_than_the_sandbox() -> No
     lane.say(question(details=used("always_allow"), beyond="It would leave the sandbox."))
     lane.say(question("q2", details=COMMAND), InputRequested("q3", "?"))
     assert dialect.answers == dict.fromkeys(("q1", "q2", "q3"), DECLINED)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "why"),
+    [
+        ("read", {"file_path": "WORK/file"}, ""),
+        ("read", {"file_path": "file"}, ""),
+        ("read", {"file_path": "WORK/inner/file"}, ""),
+        ("read", {"file_path": "WORK/link"}, OUTSIDE_READ),
+        ("read", {"file_path": "WORK/../other"}, OUTSIDE_READ),
+        ("read", {"file_path": "/etc/passwd"}, OUTSIDE_READ),
+        ("grep", {"pattern": "x"}, ""),
+        ("grep", {"pattern": "x", "path": "/etc"}, OUTSIDE_READ),
+        ("glob", {"pattern": "**/*.py"}, ""),
+        ("glob", {"pattern": "/etc/*"}, OUTSIDE_READ),
+        ("glob", {"pattern": "*/../../x"}, OUTSIDE_READ),
+        ("glob", {"pattern": "*", "path": "WORK/link"}, OUTSIDE_READ),
+    ],
+)
+def test_a_tool_that_reads_stays_in_the_folder_but_in_danger_full_access(
+    tmp_path: Path, name: ToolName, given: dict[str, str], why: str
+) -> None:
+    work = tmp_path / "work"
+    (work / "real").mkdir(parents=True)
+    (work / "inner").symlink_to(work / "real")
+    (work / "link").symlink_to("/etc")
+    input = json.dumps({key: value.replace("WORK", str(work)) for key, value in given.items()})
+    asked = question(
+        kind="permission", details=ActionDetails(tool="x", use=ToolUse(name, input, "always_ask"))
+    )
+    turn = msgspec.structs.replace(TURN, sandbox="read-only", workdir=str(work))
+    assert beyond_sandbox(asked, turn) == why
+    assert not beyond_sandbox(asked, msgspec.structs.replace(turn, sandbox="danger-full-access"))
+
+
+@virtual
+async def test_a_question_that_the_agent_withdraws_is_answered_no_more_and_the_run_has_its_slot_again() -> (
+    None
+):
+    scheduler, run, lane, dialect = await begin()
+    lane.say(question(), question("q2"))
+    lane.say(RequestClosed("q1"))
+    await settle()
+    assert scheduler.running == 0
+    lane.say(RequestClosed("q2"), RequestClosed("q2"))
+    await settle()
+    assert scheduler.running == 1
+    run.decide("q1", ALLOWED)
+    assert not dialect.answers

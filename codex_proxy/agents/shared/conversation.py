@@ -22,7 +22,7 @@ from codex_proxy.agents.dialect import (
     TooMuchHeld,
 )
 from codex_proxy.agents.shared.failures import CONVERSATION_LOST, failure_from_exit
-from codex_proxy.core.events import Event, TurnEnded, TurnStarted
+from codex_proxy.core.events import Event, RequestClosed, TurnEnded, TurnStarted
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import HistoryItem, HistoryOutput
 from codex_proxy.core.states import StateTable
@@ -205,6 +205,11 @@ class ConversationTurn(ABC, Generic[S, C, Q]):
         question = self._questions.pop(request_id, None)
         if question is not None:
             self._write_answer(request_id, question, reply)
+
+    def _withdraw(self, request_id: str) -> None:
+        """Closes a question that the agent no longer asks."""
+        if self._questions.pop(request_id, None) is not None:
+            self._events.append(RequestClosed(request_id))
 
     def _deny_all(self) -> None:
         for request_id in list(self._questions):

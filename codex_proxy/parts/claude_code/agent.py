@@ -44,6 +44,7 @@ from codex_proxy.parts.claude_code.messages import (
     decode,
     user_line,
 )
+from codex_proxy.parts.claude_code.own_tools import OWN_TOOLS
 from codex_proxy.parts.claude_code.results import NOT_SIGNED_IN
 from codex_proxy.process.child import Command, Exit, spawn
 
@@ -211,6 +212,7 @@ def delete_stored(folder: str, id: str) -> None:
 
 class ClaudeCodeAgent(PooledAgent[LaunchKey, ChildTransport]):
     any_model = True
+    own_tools = OWN_TOOLS
 
     def __init__(self, processes: ClaudeProcesses, clock: Clock) -> None:
         super().__init__()
@@ -290,8 +292,8 @@ class ClaudeCodeAgent(PooledAgent[LaunchKey, ChildTransport]):
         else:
             stored = turn.stored_session
             named = None if stored is None else stored.id
-            asks = turn.approvals == "ask"
-            key = LaunchKey("agent", turn.workdir, turn.sandbox, named, bool(turn.subagents), asks)
+            asks, subagents = turn.approvals == "ask", bool(turn.subagents)
+            key = LaunchKey("agent", turn.workdir, turn.sandbox, named, subagents, asks, turn.toolset)
         if turn.model == "default":
             turn = msgspec.structs.replace(turn, model="")
         spoken = await beside_the_loop(partial(conversation, turn.history), long=is_long(turn.history))

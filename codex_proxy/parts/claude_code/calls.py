@@ -22,6 +22,7 @@ from codex_proxy.core.shown_text import one_line
 from codex_proxy.core.tool_names import generated_name
 from codex_proxy.core.turn import Turn
 from codex_proxy.parts.claude_code.messages import CLIENT_SERVER, ControlRequest
+from codex_proxy.parts.claude_code.own_tools import WITHIN_SANDBOX, with_use
 
 MODEL_PREFIX: Final = f"mcp__{CLIENT_SERVER}__"
 MAX_CHARS: Final = 128 - len(MODEL_PREFIX)
@@ -273,20 +274,26 @@ def permission_of(tool: str) -> ApprovalKind:
 
 
 UNCONFINED: Final = "No sandbox confines what Claude Code does."
-"""Why a permission reaches beyond the turn's sandbox. Changes of files are another matter: their paths tell."""
+"""Why a permission reaches beyond the turn's sandbox. Where a call has paths, these tell it."""
 
 
 def question_event(request_id: str, request: ControlRequest, turn: Turn) -> ApprovalRequested:
     """Returns the event of a request for permission."""
-    input, kind = request.input or msgspec.Raw(b"{}"), permission_of(request.tool_name)
-    free = turn.sandbox == "danger-full-access"
+    tool, input = request.tool_name, request.input or msgspec.Raw(b"{}")
+    kind, details = permission_of(tool), asked_details(tool, input, turn.workdir)
+    if details is not None:
+        details = with_use(details, tool, input, turn.toolset)
+    within = turn.sandbox == "danger-full-access" or kind == "file_change"
+    if details is not None and details.use is not None:
+        within = within or details.use.name in WITHIN_SANDBOX
     return ApprovalRequested(
         request_id,
         kind,
-        activity("", request.tool_name, request.input).text,
-        asked_details(request.tool_name, input, turn.workdir),
+        activity("", tool, request.input).text,
+        details,
         request.description,
-        "" if free or kind == "file_change" else UNCONFINED,
+        "" if within else UNCONFINED,
+        item_id=request.tool_use_id or "",
     )
 
 

@@ -39,12 +39,7 @@ from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput, T
 from codex_proxy.core.states import StateTable
 from codex_proxy.core.turn import Turn, without_content
 from codex_proxy.parts.claude_code import tasks
-from codex_proxy.parts.claude_code.calls import (
-    MODEL_PREFIX,
-    model_name,
-    question_event,
-    tool_entry,
-)
+from codex_proxy.parts.claude_code.calls import MODEL_PREFIX, model_name, question_event, tool_entry
 from codex_proxy.parts.claude_code.history import Conversation, PendingLines, conversation, lines_of
 from codex_proxy.parts.claude_code.messages import (
     CLIENT_SERVER,
@@ -276,6 +271,8 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
     def _handle(self, message: Message, line: bytes) -> None:
         if message.type == "control_request":
             self._on_control_request(message)
+        elif message.type == "control_cancel_request":
+            self._withdraw(message.request_id or "")
         elif self._state is TurnState.ENDED:
             pass
         elif not message.whole or message.lacks_type:
@@ -526,9 +523,9 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         """Allows calls of the client's tools, and in the sandbox `danger-full-access` everything of which the client is
         not to be asked. Asks about others; denies them after the turn's end.
         """
-        self._questions[request_id] = request.input or msgspec.Raw(b"{}")
-        free = self._turn.sandbox == "danger-full-access"
-        if request.tool_name in self._tools or (free and self._turn.approvals == "decline"):
+        self._questions[request_id], turn = request.input or msgspec.Raw(b"{}"), self._turn
+        chosen = turn.approvals == "ask" or turn.toolset is not None
+        if request.tool_name in self._tools or (turn.sandbox == "danger-full-access" and not chosen):
             self._decide(request_id, Decision(approve=True))
         elif self._state is TurnState.ACTIVE:
             self._events.append(question_event(request_id, request, self._turn))
@@ -539,7 +536,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         answer: dict[str, Any] = {"behavior": "allow", "updatedInput": question}
         if not reply.approve:
             message = DENIED_BY_CLIENT if reply.by_client else DENIED.format(self._turn.sandbox)
-            answer = {"behavior": "deny", "message": message}
+            answer = {"behavior": "deny", "message": reply.message or message}
         self._writes.append(control_answer(request_id, answer))
 
     # --- the end --------------------------------------------------------------------------------

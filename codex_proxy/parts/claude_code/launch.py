@@ -15,8 +15,9 @@ import msgspec
 
 from codex_proxy.agents.sessions.claude_variables import CLAUDE_VARIABLES
 from codex_proxy.core.options import Capability
-from codex_proxy.core.turn import Mode, Sandbox
+from codex_proxy.core.turn import Mode, Sandbox, Toolset
 from codex_proxy.parts.claude_code.messages import CLIENT_SERVER
+from codex_proxy.parts.claude_code.own_tools import asking_settings, program_names
 
 CAPABILITIES: Final[frozenset[Capability]] = frozenset({
     "history", "client_tools", "tool_replies", "structured_output", "images", "plain_model",
@@ -104,13 +105,19 @@ class LaunchKey(msgspec.Struct, frozen=True):
     """Whether the agent may have subagents, also where it may not write."""
     asks: bool = False
     """Whether the client is asked before each change."""
+    toolset: Toolset | None = None
+    """The agent's own tools, where the client has chosen them."""
 
 
 def claude_argv(program: str, key: LaunchKey, unreadable: Iterable[str] = ()) -> tuple[str, ...]:
     """Returns the command line. The agent's own tools may not read `unreadable`, absolute paths."""
     if key.mode == "model":
         return (program, *COMMON_ARGUMENTS, NOT_STORED, *PLAIN_ARGUMENTS)
-    tools = READ_TOOLS if key.sandbox == "read-only" else WORK_TOOLS
+    toolset = key.toolset
+    if toolset is not None:
+        tools = program_names(toolset)
+    else:
+        tools = READ_TOOLS if key.sandbox == "read-only" else WORK_TOOLS
     if key.subagents and SUBAGENTS_TOOL not in tools:
         tools = (*tools, SUBAGENTS_TOOL)
     storing = [NOT_STORED] if key.session is None else ["--resume", key.session] if key.session else []
@@ -120,10 +127,14 @@ def claude_argv(program: str, key: LaunchKey, unreadable: Iterable[str] = ()) ->
         *storing,
         *AGENT_ARGUMENTS,
         "--permission-mode",
-        "default" if key.asks else MODES[key.sandbox],
+        "default" if key.asks and toolset is None else MODES[key.sandbox],
         "--tools",
         ",".join(tools),
     ]
+    if toolset is not None:
+        argv.append("--strict-mcp-config")  # it has no tools but these
+        if settings := asking_settings(toolset):
+            argv += ["--settings", settings]
     denied = [rule for path in unreadable for rule in (f"Read(/{path})", f"Read(/{path}/**)")]
     return (*argv, "--disallowedTools", *denied) if denied else tuple(argv)
 

@@ -176,6 +176,7 @@ class ControlRequest(msgspec.Struct, frozen=True):
     server_name: str = ""
     message: RpcMessage | None = None
     tool_name: str = ""
+    tool_use_id: str | None = None
     input: msgspec.Raw = msgspec.Raw()
     description: str = ""
     """The model's words for a call that asks for permission."""

@@ -34,6 +34,7 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.parts.claude_code.calls import MODEL_PREFIX, Call, Calls, activity, output_text
 from codex_proxy.parts.claude_code.history import ThinkingBlock
 from codex_proxy.parts.claude_code.messages import StreamEvent, WholeBlock, WholeMessage
+from codex_proxy.parts.claude_code.own_tools import with_use
 from codex_proxy.parts.claude_code.tasks import described
 
 T = TypeVar("T")
@@ -63,6 +64,7 @@ class StepReader:
         self._tools = tools
         self._plain = turn.mode == "model"
         self._describe = described if turn.subagents else activity
+        self._toolset = turn.toolset
         self._structured = turn.output_schema is not None
         # What the server checks, runs or hides has to be whole before the client hears of it.
         held = any(tool.kind == "custom" or tool.is_checked or tool.mcp is not None for tool in turn.tools)
@@ -273,6 +275,8 @@ class StepReader:
         """Begins the activity of a call of the agent's own tools, once."""
         id = block.id or ""
         found = self._describe(id or "activity", block.name or "", block.input)
+        details = with_use(found.details, block.name or "", block.input, self._toolset)
+        found = msgspec.structs.replace(found, details=details)
         running = self._activities.setdefault(id, deque())
         if any((each.kind, each.text) == (found.kind, found.text) for each in running):
             return

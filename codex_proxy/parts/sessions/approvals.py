@@ -4,9 +4,11 @@ tools of MCP servers, which is the only one that clients know. Source: docs/agen
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from codex_proxy.agents.dialect import Decision
 from codex_proxy.core.events import ApprovalRequested
@@ -70,8 +72,60 @@ def request_id_of(item: str) -> str:
     return f"mcpr_{item.partition('_')[2]}"
 
 
-def expected_ask(use: ToolUse, item: str, turn: str) -> Ask:
-    """Returns the question about a call that the agent will ask. `item`: the id of the call's entry."""
+class TurnAsks:
+    """The questions of a run: those that the agent has asked, and those that were answered before it has."""
+
+    def __init__(self) -> None:
+        self._asked: set[str] = set()
+        self._early: dict[str, Ask] = {}
+        """Questions with an answer that the agent has not asked yet."""
+        self._answered: list[Ask] = []
+        """Those of them that it has asked now."""
+
+    def undo(self) -> Callable[[], None]:
+        """Returns a function that takes back what clients answer from now on."""
+        early = dict(self._early)
+
+        def restore() -> None:
+            self._early = early
+
+        return restore
+
+    def expected(self, id: str, calls: Iterable[tuple[str, ToolUse]], turn: str) -> Ask | None:
+        """Returns the question with this id, if the agent has not asked it yet: one that was answered, or one about a
+        call that is open. `calls`: the open calls of which the client is asked, by the ids of their entries.
+        """
+        if id in self._early:
+            return self._early[id]
+        found = (each for each in calls if request_id_of(each[0]) == id and id not in self._asked)
+        return next((_expected_ask(use, item, turn) for item, use in found), None)
+
+    def add_early(self, ask: Ask) -> None:
+        """Adds a question with an answer that the agent has not asked yet."""
+        self._early[ask.request_id] = ask
+
+    def ask(self, event: ApprovalRequested, item: str, turn: str, new_id: Callable[[], str]) -> Ask:
+        """Returns a question that the agent asks now, with its answer if it has one. `item`: the id of the entry of the
+        call; empty if it is not known.
+        """
+        id = request_id_of(item) if item else ""
+        if not id or id in self._asked:  # an agent may ask twice about a call
+            id = new_id()
+        self._asked.add(id)
+        ask, early = replace(ask_of(event, id, turn), item=item), self._early.pop(id, None)
+        if early is None:
+            return ask
+        answered = replace(ask, answered=early.answered, denial=early.denial)
+        self._answered.append(answered)
+        return answered
+
+    def take_answered(self) -> list[Ask]:
+        """Returns the questions that the agent has asked since the last call, and that had their answer already."""
+        answered, self._answered = self._answered, []
+        return answered
+
+
+def _expected_ask(use: ToolUse, item: str, turn: str) -> Ask:
     name, arguments = use.name, json_value(use.input)
     wish = _sentence(f"use its tool {name}")
     return Ask(request_id_of(item), "", turn, OWN_LABEL, name, arguments, wish, item=item)

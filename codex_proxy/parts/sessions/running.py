@@ -298,12 +298,16 @@ class LiveSession:
             self._service.responses.background.tasks.spawn(self._decide_in_place(ask))
 
     async def _decide_in_place(self, ask: Ask) -> None:
+        await self._take_place()
+        self._decide(ask)
+
+    async def _take_place(self) -> None:
+        """Takes the run's place again, if it was lent."""
         if self._place is not None:
             with contextlib.suppress(Fault):  # where the server stops: that ends the run, too
                 await self._place.take_again()
             if self.asks:  # of something else, meanwhile
                 self._place.lend()
-        self._decide(ask)
 
     def _decide(self, ask: Ask) -> None:
         if self._run is not None:
@@ -474,13 +478,15 @@ class LiveSession:
                 ended = events[-1] if events and isinstance(events[-1], TurnEnded) else None
                 long = cursor.has_long_answer and have_an_end(events)
                 async with self.lock:
-                    shown = events if ended is None else events[:-1]
+                    shown, waited = events if ended is None else events[:-1], self.asks
                     await beside_the_loop(partial(self.state.feed, shown, self._service.now()), long=long)
                     await self._commit_surely(long=long)
-                    for ask in self.state.take_answered():
+                    for ask in self.state.turn_asks.take_answered():
                         self._pass_on(ask)
                     if self.asks:
                         self._wait_for_answers()
+                    elif waited:  # for an answer that the agent no longer needs
+                        self._service.responses.background.tasks.spawn(self._take_place())
                 if ended is not None:
                     return ended
         finally:

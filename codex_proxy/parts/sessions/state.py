@@ -7,16 +7,26 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
-from codex_proxy.core.events import Event, InputTaken, Stop, TurnElsewhere, TurnEnded, TurnStarted, Usage
+from codex_proxy.core.events import (
+    Event,
+    InputTaken,
+    RequestClosed,
+    Stop,
+    TurnElsewhere,
+    TurnEnded,
+    TurnStarted,
+    Usage,
+)
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.items import HistoryMessage, ItemStatus, Part, TextPart
 from codex_proxy.core.shown_text import excerpt
-from codex_proxy.parts.sessions.approvals import Approval, Ask, ask_of, expected_ask, request_id_of
+from codex_proxy.parts.sessions.approvals import Approval, Ask, TurnAsks
 from codex_proxy.parts.sessions.log import (
     LOGGED,
     Decided,
@@ -64,7 +74,7 @@ _IMPORTED: Final[Mapping[str, TurnStatus]] = {Stop.STOP: "completed", Stop.INTER
 """The status of a turn that another program has run, by its end; others have failed."""
 FAILED_ELSEWHERE: Final = TurnError("internal_error", "The turn failed in the program that ran it.")
 
-_NOT_ONLY_RENDERED: Final = CONCERNS_SUBAGENTS | {InputTaken}
+_NOT_ONLY_RENDERED: Final = CONCERNS_SUBAGENTS | {InputTaken, RequestClosed}
 
 Stored: TypeAlias = Session | SessionTurn | Entry | Call | Ask | LogPage | SubagentRecord
 """What a change stores. A call is stored beside its session, so that a late result finds it; so is a question."""
@@ -129,12 +139,7 @@ class SessionState:
         self._entries: dict[str, Entry] = {}
         self._calls: dict[str, Call] = {}
         self._asks: dict[str, Ask] = {}
-        self._asked: set[str] = set()
-        """The questions that the agent has asked in the turn."""
-        self._early: dict[str, Ask] = {}
-        """Questions of the turn that were answered before the agent has asked them."""
-        self._answered: list[Ask] = []
-        """Those of them that the agent has asked now."""
+        self.turn_asks = TurnAsks()
         self._told: list[EventObject | Logged | OfThread] = []
 
     def take(self, now: float) -> Changes:
@@ -159,12 +164,13 @@ class SessionState:
         """Returns a function that takes back what clients change from now on, unless it was taken by `take`."""
         renderer, session, turn, last_item = self._renderer, self.session, self.turn, self.last_item
         restore_renderer, rest_told = None if renderer is None else renderer.undo(), self._rest_told
-        early = dict(self._early)
+        restore_asks = self.turn_asks.undo()
         logged = self._log.next
 
         def restore() -> None:
             self._renderer, self.session, self.turn, self.last_item = renderer, session, turn, last_item
-            self._rest_told, self._early = rest_told, early
+            self._rest_told = rest_told
+            restore_asks()
             self._subagents = Subagents(session.id, session.agent_id, session.subagents, self._log)
             if restore_renderer is not None:
                 restore_renderer()
@@ -284,19 +290,10 @@ class SessionState:
     def ask(self, id: str) -> Ask | None:
         """Returns the question with this id, if it is open, expected, or was answered just now."""
         open_now = (ask for ask in self.session.open_asks if ask.request_id == id)
-        return self._asks.get(id) or next(open_now, None) or self._early.get(id) or self._expected(id)
-
-    def _expected(self, id: str) -> Ask | None:
-        """Returns the question with this id, if the agent will ask it before a call that it has told."""
-        if self._renderer is None or self.turn is None or id in self._asked:
-            return None
-        found = (each for each in self._renderer.calls_to_ask() if request_id_of(each[0]) == id)
-        return next((expected_ask(use, item, self.turn.id) for item, use in found), None)
-
-    def take_answered(self) -> list[Ask]:
-        """Returns the questions that the agent has asked since the last call, and that have their answer already."""
-        answered, self._answered = self._answered, []
-        return answered
+        found = self._asks.get(id) or next(open_now, None)
+        if found is not None or self._renderer is None or self.turn is None:
+            return found
+        return self.turn_asks.expected(id, self._renderer.calls_to_ask(), self.turn.id)
 
     def is_new_answer(self, given: Approval, ask: Ask | None) -> bool:
         """Whether an answer is new, and not the one that the question has already. `ask`: the question with its id, if
@@ -311,6 +308,8 @@ class SessionState:
             raise conflict(f"The approval request '{id}' has another answer already.")
         if self.turn is None or self.turn.id != ask.turn:
             raise conflict(f"The turn of the approval request '{id}' has ended without an answer.")
+        if ask.asked and ask not in self.session.open_asks:
+            raise conflict(f"The agent no longer waits for an answer to the approval request '{id}'.")
         return True
 
     def add_answer(self, given: Approval, ask: Ask, now: int) -> None:
@@ -320,16 +319,26 @@ class SessionState:
         answered = self._asks[ask.request_id] = replace(ask, answered=given.choice, denial=given.denial)
         call, approve = ask.item or ask.request_id, given.choice == "approve"
         self._told.append(Decided(self._log.number(), call, approve, given.denial))
-        if not ask.asked:
-            self._early[ask.request_id] = answered
+        if ask.asked:
+            self._leave_out(ask, now)
+        else:
+            self.turn_asks.add_early(answered)
             self._set(last_active_at=now)
-            return
+
+    def _leave_out(self, ask: Ask, now: int) -> None:
+        """Takes an open question away: it has its answer, or needs none."""
         self._set(actions=self._without(ask), last_active_at=now)
         if not self.session.open_asks:  # the run goes on, also where calls of the client are open
             self._set(status="in_progress")
             self._set_turn(status="in_progress")
         self._tell_session(self.session.status)
         self._note_status()
+
+    def _close_ask(self, asked: str, now: int) -> None:
+        """Takes away the question that the agent no longer asks under this name, if it is open."""
+        for ask in self.session.open_asks:
+            if ask.asked == asked:
+                self._leave_out(ask, now)
 
     def cancel(self, now: int) -> bool:
         """Ends a turn that waits for results, as cancelled. Returns whether a run has to be ended for that."""
@@ -366,6 +375,9 @@ class SessionState:
         assert self._renderer is not None, "a run has a turn"
         if type(event) is InputTaken:
             self._take_input(event.id)
+        elif type(event) is RequestClosed:
+            self._take_asks(now)
+            self._close_ask(event.request_id, now)
         elif type(event) is TurnStarted and event.stored and self._made_with:
             self._note_thread(event.thread_id)
         own = self._subagents.feed(event, now)
@@ -393,8 +405,7 @@ class SessionState:
         """
         assert self.turn is not None, "a run has a turn"
         self._end_open_items(usage, failed=ended.failure is not None)
-        self._early.clear()
-        self._answered.clear()
+        self.turn_asks = TurnAsks()
         self._set(actions=self._without(*self.session.open_asks))
         usage = self.turn.usage_with(usage)
         called, self._called = self._called, False
@@ -437,7 +448,6 @@ class SessionState:
         )
         self._renderer = TurnRenderer.of(self.turn, self._log)
         self._rest_told = False
-        self._asked.clear()
         self._set(turn=turn_id, actions=(), status="in_progress", last_active_at=now)
         self._set_turn()
         self._tell_turn("created")
@@ -527,20 +537,12 @@ class SessionState:
         asks = list[Ask]()
         for event in renderer.asks:
             item = renderer.entry_id(event.item_id)
-            id = request_id_of(item) if item else ""
-            if not id or id in self._asked:  # which may be asked about twice
-                id = renderer.new_id("mcpr")
-            self._asked.add(id)
-            ask, early = replace(ask_of(event, id, turn.id), item=item), self._early.pop(id, None)
-            if early is None:
+            ask = self.turn_asks.ask(event, item, turn.id, partial(renderer.new_id, "mcpr"))
+            self._asks[ask.request_id] = ask
+            if not ask.answered:
                 asks.append(ask)
-            else:
-                answered = replace(ask, answered=early.answered, denial=early.denial)
-                self._asks[id] = answered
-                self._answered.append(answered)
         renderer.asks = []
         if asks:
-            self._asks |= {ask.request_id: ask for ask in asks}
             self._set_turn(status="waiting", items=renderer.items)  # whose ids were counted, too
             actions = (*self.session.actions, *asks)
             self._set(actions=actions, status="requires_action", last_active_at=now)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from codex_proxy.agents.dialect import Decision
-from codex_proxy.core.events import ApprovalRequested, ItemEnded, ItemStarted, Stop
+from codex_proxy.core.events import ApprovalRequested, ItemEnded, ItemStarted, RequestClosed, Stop
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.items import ActionDetails, Activity, FileDiff, Permission, ToolName, ToolUse
 from codex_proxy.parts.sessions.approvals import Approval, ask_object, ask_of, request_id_of
@@ -164,6 +164,15 @@ def test_each_kind_of_question_has_its_form(
     assert (ask.server_label, ask.name, ask.arguments, ask.message) == (label, name, arguments, message)
 
 
+def test_a_question_that_the_agent_withdraws_needs_no_answer_and_the_turn_goes_on() -> None:
+    driven, (one,) = asking("q1")
+    assert driven.feed(RequestClosed("q1"), RequestClosed("q1")) == ["in_progress"]
+    assert driven.events[-1]["session"]["required_actions"] == []
+    with pytest.raises(Fault, match="no longer waits for an answer"):
+        driven.decide(one, "approve")
+    assert driven.feed(question("q2"), RequestClosed("q2"))[-1] == "in_progress"
+
+
 # --- calls of a toolset -----------------------------------------------------------------------------
 
 
@@ -194,11 +203,11 @@ def test_an_answer_before_the_agent_has_asked_is_kept_and_given_when_it_asks() -
     assert driven.decide(two, "deny", "Not this.") == (False, [])
     with pytest.raises(Fault, match="has another answer already"):
         driven.decide(two, "deny", "Not that.")
-    assert not driven.state.take_answered()
+    assert not driven.state.turn_asks.take_answered()
     driven.feed(question("q1", item_id="c1"))
     assert [ask.request_id for ask in driven.state.session.open_asks] == [one]
     assert driven.feed(question("q2", item_id="c2")) == []
-    (answered,) = driven.state.take_answered()
+    (answered,) = driven.state.turn_asks.take_answered()
     assert (answered.asked, answered.decision) == ("q2", Decision(by_client=True, message="Not this."))
     assert driven.status == "requires_action", "the other question is open"
 
