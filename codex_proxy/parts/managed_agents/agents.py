@@ -12,6 +12,8 @@ import msgspec
 from msgspec.structs import replace
 
 from codex_proxy.core.faults import Fault, FaultKind, bad_request
+from codex_proxy.core.items import TOOL_NAMES, Permission, ToolName
+from codex_proxy.core.turn import Toolset
 from codex_proxy.parts.managed_agents import wire
 from codex_proxy.parts.managed_agents.environments import patched, refused
 from codex_proxy.parts.managed_agents.pages import optional_time, time_text
@@ -21,7 +23,8 @@ from codex_proxy.surfaces.answers.renderer import Count, Object
 
 MAX_TOOLS: Final = 256
 """Maximum tools, with those of all toolsets."""
-_TOOLS_OF_SET: Final = 8
+_SHOWN: Final = (TOOLSET, "function", "mcp")
+"""The types of stored tools that this API shows. The others cannot be meant to be removed."""
 _ALLOW: Final = {"type": "always_allow"}
 _ASK: Final = {"type": "always_ask"}
 
@@ -45,8 +48,9 @@ def settings_of(given: wire.AgentFields, base: AgentSettings | None, place: str 
         settings = replace(settings, instructions=given.system or None)
     if "multiagent" in named:
         settings = replace(settings, subagents=_subagents(given.multiagent, place))
-    if named & {"tools", "mcp_servers"}:
-        settings = replace(settings, tools=_tools(given, settings, place))
+    if base is None or named & {"tools", "mcp_servers"}:
+        tools = _tools(given, settings, place)
+        settings = replace(settings, tools=tools, toolset=_toolset(tools))
     return settings
 
 
@@ -105,8 +109,9 @@ def _tools(given: wire.AgentFields, settings: AgentSettings, place: str) -> tupl
     tools = tools_of(settings.tools)
     if "tools" in given.model_fields_set:
         tools = [_resolved(tool, f"{place}tools[{index}]") for index, tool in enumerate(given.tools or ())]
-    found = tuple(_stored(tool, servers, settings, f"{place}tools[{n}]") for n, tool in enumerate(tools))
     _check_tools(tools, servers, place)
+    shown = tuple(_stored(tool, servers, settings, f"{place}tools[{n}]") for n, tool in enumerate(tools))
+    found = (*shown, *(tool for tool in settings.tools if tool["type"] not in _SHOWN))
     if len(msgspec.json.encode(found)) > MAX_TOOL_BYTES:
         raise bad_request(f"They have more than {MAX_TOOL_BYTES} bytes of JSON.", f"{place}tools")
     return found
@@ -121,13 +126,28 @@ def _check_tools(tools: Sequence[Mapping[str, Any]], servers: Mapping[str, objec
         if name in names:
             raise bad_request("It is the second tool of this name or type.", f"{place}tools[{index}]")
         names.add(name)
-        count += _TOOLS_OF_SET if tool["type"] == TOOLSET else len(tool.get("configs", ())) or 1
+        count += len(TOOL_NAMES) if tool["type"] == TOOLSET else len(tool.get("configs", ())) or 1
     if count > MAX_TOOLS:
         raise bad_request(f"An agent has at most {MAX_TOOLS} tools.", f"{place}tools")
     for index, server in enumerate(servers):
         if ("mcp_toolset", server) not in names:
             message = "No tool of the type 'mcp_toolset' names this server in 'mcp_server_name'."
             raise bad_request(message, f"{place}mcp_servers[{index}]")
+
+
+def _toolset(tools: Sequence[Mapping[str, Any]]) -> Toolset:
+    """Returns the agent's own tools: those of the toolset that are enabled. Without a toolset the agent has none."""
+    permissions: dict[ToolName, Permission] = {}
+    for tool in tools:
+        if tool["type"] == TOOLSET:
+            own = {each["name"]: each for each in tool["configs"]}
+            each_config = {name: own.get(name, tool["default_config"]) for name in TOOL_NAMES}
+            permissions = {
+                name: config["permission_policy"]["type"]
+                for name, config in each_config.items()
+                if config["enabled"]
+            }
+    return Toolset.of(permissions)
 
 
 def _resolved(tool: wire.AgentToolset | wire.McpToolset | wire.CustomTool, place: str) -> dict[str, Any]:
@@ -194,13 +214,9 @@ def _stored(
     server = servers.get(label)
     if server is None:
         raise bad_request(f"'mcp_servers' has no server '{label}'.", f"{place}.mcp_server_name")
+    _check_mcp(default, f"{place}.default_config")
     for index, each in enumerate(configs):
-        if default["enabled"] and not each["enabled"]:
-            message = (
-                "one tool of a server cannot be left out here. Disable all in default_config, and enable the others by "
-                "name."
-            )
-            raise refused(message, f"{place}.configs[{index}].enabled")
+        _check_mcp(each, f"{place}.configs[{index}]", left_out=default["enabled"])
     before = next((each for each in settings.tools if each.get("server_label") == label), {})
     transport = before.get("transport", {})
     if transport.get("server_url") != server["url"]:  # else it keeps headers that OpenAI's API has given it
@@ -209,6 +225,20 @@ def _stored(
     if not default["enabled"]:
         stored["allowed_tools"] = [each["name"] for each in configs if each["enabled"]]
     return {**stored, "default_config": default, "configs": configs}
+
+
+def _check_mcp(settings: Mapping[str, Any], place: str, *, left_out: bool = False) -> None:
+    """Raises `Fault` for settings of MCP tools that this server, which calls them, cannot keep. `left_out`: whether
+    they leave out what is enabled if they disable.
+    """
+    if settings["enabled"] and settings["permission_policy"] == _ASK:
+        message = "this server cannot ask before a call of an MCP server. Use always_allow."
+        raise refused(message, f"{place}.permission_policy")
+    if left_out and not settings["enabled"]:
+        message = (
+            "one tool cannot be left out here. Disable all in default_config, and enable the others by name."
+        )
+        raise refused(message, f"{place}.enabled")
 
 
 # --- as clients see them ------------------------------------------------------------------------
@@ -226,7 +256,7 @@ def _shown(tools: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
             yield dict(tool)
         elif kind == "function":
             names = {"name": tool["name"], "description": tool["description"]}
-            yield {"type": "custom", **names, "input_schema": {"type": "object", **tool["parameters"]}}
+            yield {"type": "custom", **names, "input_schema": {**tool["parameters"], "type": "object"}}
         elif kind == "mcp":
             allowed = tool.get("allowed_tools")
             default = {"enabled": allowed is None, "permission_policy": _ALLOW}

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import Field
 
-from codex_proxy.surfaces.requests.body import MetadataKey, MetadataValue, RequestModel
+from codex_proxy.surfaces.requests.body import MetadataKey, MetadataValue, Name, RequestModel
 from codex_proxy.surfaces.requests.fields import ByKind, Ignored
 
 MAX_METADATA: Final = 16
@@ -172,7 +172,7 @@ class CustomTool(RequestModel):
     """A function that the client runs."""
 
     type: Literal["custom"]
-    name: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[a-zA-Z0-9_-]+$")]
+    name: Name
     description: Annotated[str, Field(max_length=100_000)]
     input_schema: InputSchema
 

@@ -75,6 +75,9 @@ def settings_of(
         for name in given.model_fields_set
         for field, value in _stored(given, name, place).items()
     }
+    if "tools" in changes and base is not None:  # which this API does not show, and so cannot mean to remove
+        kept = tuple(tool for tool in base.tools if tool["type"] == TOOLSET)
+        changes["tools"] = kept + changes["tools"]
     if changes.get("model", "") is None:
         raise bad_request(f"{place}model must not be null.", f"{place}model")
     return msgspec.structs.replace(AgentSettings(model="") if base is None else base, **changes)

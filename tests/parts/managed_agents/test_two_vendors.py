@@ -124,7 +124,10 @@ async def test_an_agent_of_one_api_is_read_through_the_other(proxy: Proxy) -> No
     tools = [{"type": "agent_toolset_20260401"}, seen["tools"][0]]
     await proxy.send("POST", path, {"tools": tools, "mcp_servers": []}, headers=ANTHROPIC[0])
     changed = (await proxy.send("GET", path, headers=OPENAI)).body
-    assert [tool["type"] for tool in changed["tools"]] == ["function"]
+    assert [tool["type"] for tool in changed["tools"]] == ["function", "web_search"]  # which was not shown
+    await proxy.send("POST", path, {"tools": []}, headers=OPENAI)
+    seen = (await proxy.send("GET", path, headers=ANTHROPIC[0])).body
+    assert [tool["type"] for tool in seen["tools"]] == ["agent_toolset_20260401"]  # nor was this
     await proxy.send("POST", f"{path}/archive", {}, headers=ANTHROPIC[0])
     assert (await proxy.send("POST", path, {"name": "M"}, headers=OPENAI)).status == 409
     assert (await proxy.send("DELETE", path, headers=OPENAI)).status == 200
