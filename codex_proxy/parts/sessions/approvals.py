@@ -5,7 +5,7 @@ tools of MCP servers, which is the only one that clients know. Source: docs/agen
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -57,7 +57,7 @@ class Ask(msgspec.Struct, frozen=True, tag="ask"):
         return Decision(approve=self.answered == "approve", by_client=True, message=self.denial)
 
 
-class Approval(NamedTuple):
+class Approval(msgspec.Struct, frozen=True, tag="approval"):
     """A client's answer. `denial`: what the model is told of a denial; empty: that there is one."""
 
     request_id: str

@@ -210,9 +210,10 @@ async def _run(app: web.Application) -> AsyncIterator[None]:
     """Goes on with what a restart has interrupted, and ends streams when the server begins to stop."""
     sessions = app[SESSIONS]
     await sessions.recover()
-    ending = asyncio.create_task(_end_streams(sessions))
+    tasks = [asyncio.create_task(work) for work in (_end_streams(sessions), sessions.keep_up())]
     yield
-    ending.cancel()
+    for task in tasks:
+        task.cancel()
 
 
 async def _end_streams(sessions: Sessions) -> None:

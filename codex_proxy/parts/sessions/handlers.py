@@ -31,6 +31,7 @@ from codex_proxy.parts.sessions.agents import (
     settings_of,
 )
 from codex_proxy.parts.sessions.approvals import Approval
+from codex_proxy.parts.sessions.commands import Submitted
 from codex_proxy.parts.sessions.records import (
     AGENT,
     ENTRY,
@@ -42,7 +43,6 @@ from codex_proxy.parts.sessions.records import (
     matches,
     not_found,
 )
-from codex_proxy.parts.sessions.running import Submitted
 from codex_proxy.parts.sessions.service import SESSIONS, Sessions
 from codex_proxy.parts.sessions.sessions import (
     CallResult,
@@ -192,7 +192,7 @@ async def create_session(request: web.Request) -> web.StreamResponse:
     options = given.stream_options
     padded = options is None or options.include_obfuscation is not False
     with sessions.stream(owner):  # who may not read the session does not create it
-        reader = live.reader(obfuscated=padded, ends_at_rest=True)
+        reader = sessions.reader(owner, id, obfuscated=padded, ends_at_rest=True)
         try:
             await sessions.run(sessions.create(live, messages, prepared))
         except BaseException:
@@ -287,7 +287,7 @@ async def update_session(request: web.Request) -> web.Response:
     sessions, owner = _at(request)
     id = _id(request)
     given, _ = await _parse(request, wire.SessionUpdateBody)
-    await sessions.session(owner, id)
+    session = await sessions.session(owner, id)
     if not given.model_fields_set:
         raise bad_request("Give at least one of 'metadata', 'agent' and 'review'.")
 
@@ -298,15 +298,15 @@ async def update_session(request: web.Request) -> web.Response:
             session = replace(session, agent=settings_of(given.agent, session.agent, "agent."))
         return session
 
-    async with sessions.live(owner, id) as live:
-        if given.agent is not None:
-            prepared = await sessions.check_settings(owner, changed(live.session))
-            if given.agent.model is not None:
-                await _check_agent(sessions, owner, live.session, prepared)
-            _note_agent(request, prepared)
-        await sessions.run(live.change(changed))  # what others have changed meanwhile stays
-        _name_thread(request, live.session)
-        return json_response(session_object(live.session))
+    if given.agent is not None:
+        prepared = await sessions.check_settings(owner, changed(session))
+        if given.agent.model is not None:
+            await _check_agent(sessions, owner, session, prepared)
+        _note_agent(request, prepared)
+    await sessions.run(sessions.change(owner, id, changed))
+    session = await sessions.session(owner, id)
+    _name_thread(request, session)
+    return json_response(session_object(session))
 
 
 async def _check_agent(sessions: Sessions, owner: str, session: Session, prepared: PreparedResponse) -> None:
@@ -381,8 +381,7 @@ async def stream_session_events(request: web.Request) -> web.StreamResponse:
     if given not in ("true", "false"):
         raise unsupported_value("include_obfuscation", given, "'true', 'false'")
     with sessions.stream(owner):
-        async with sessions.live(owner, session.id) as live:
-            reader = live.reader(obfuscated=given == "true")
+        reader = await sessions.follow(owner, session.id, obfuscated=given == "true")
         return await _send_events(request, reader)
 
 

@@ -5,11 +5,11 @@ it, and is removed with it. Raises `Fault` where the store cannot be read or wri
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypedDict, TypeVar, Unpack
 
 import msgspec
 
-from codex_proxy.core.faults import Fault, FaultKind
+from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.parts.sessions.agents import StoredAgent
 from codex_proxy.parts.sessions.approvals import Ask
@@ -18,8 +18,17 @@ from codex_proxy.parts.sessions.sessions import Call, Entry, Session, SessionTur
 from codex_proxy.parts.sessions.state import Stored
 from codex_proxy.parts.sessions.subagents import SubagentEntry
 from codex_proxy.store.health import store_errors_as_faults
+from codex_proxy.store.record_leases import Following, NodeId, RecordLease, WrittenRecords
 from codex_proxy.store.store import Store
-from codex_proxy.store.values import NotStored, Page, PageRequest, PendingWebhook, Record, RecordKey
+from codex_proxy.store.values import (
+    NotStored,
+    Page,
+    PageRequest,
+    PendingWebhook,
+    Record,
+    RecordKey,
+    StoreConflict,
+)
 
 T = TypeVar("T")
 
@@ -133,6 +142,30 @@ def _in_session(session: str, name: str) -> str:
     return f"{session}/{name}"
 
 
+LEASE_LOST: Final = Failure(
+    FaultKind.UNAVAILABLE,
+    "This server was stopped or cut off for so long that another one goes on with the session. Try again.",
+)
+
+
+class HeldElsewhere(Exception):  # noqa: N818 - says what it is
+    """Another server (`node`) holds the session."""
+
+    def __init__(self, node: NodeId) -> None:
+        super().__init__(node)
+        self.node = node
+
+
+class WriteOptions(TypedDict, total=False):
+    """The options of `Store.write_records` that are used here."""
+
+    require: RecordKey | None
+    epoch: int | None
+    hold: RecordKey | None
+    webhooks: Sequence[PendingWebhook]
+    tell: bytes | None
+
+
 class SessionStore:
     """Reads and writes the records of one server."""
 
@@ -219,25 +252,45 @@ class SessionStore:
         return page.items[0].id if page.items else ""
 
     async def write(
-        self,
-        owner: str,
-        records: Sequence[Record],
-        *,
-        require: RecordKey | None = None,
-        webhooks: Sequence[PendingWebhook] = (),
-    ) -> None:
-        """Writes all records and webhooks, or none. Raises `Fault`, NOT_FOUND if the record `require` was deleted."""
+        self, owner: str, records: Sequence[Record], **more: Unpack[WriteOptions]
+    ) -> WrittenRecords:
+        """Writes all, or nothing. Raises `Fault`: NOT_FOUND if the record `require` was deleted, LEASE_LOST if this
+        server does not hold it.
+        """
         with store_errors_as_faults():
             try:
-                await self._store.write_records(owner, records, require=require, webhooks=webhooks)
+                return await self._store.write_records(owner, records, **more)
             except NotStored as error:
                 raise Fault.of(FaultKind.NOT_FOUND, f"'{excerpt(error.id)}' was deleted.") from None
+            except StoreConflict:
+                raise Fault(LEASE_LOST) from None
 
-    async def delete_session(self, owner: str, id: str, now: float) -> None:
-        """Removes a session and everything of it, and remembers that it was there."""
-        json = msgspec.json.encode(Gone())
-        await self.write(owner, [Record(kind=GONE.name, id=_gone_id(id), json=json, created=now)])
+    async def delete_session(
+        self, owner: str, id: str, now: float, *, epoch: int | None, tell: bytes
+    ) -> None:
+        """Removes a session and everything of it, and remembers that it was there. Raises `Fault` as `write` does."""
+        gone = Record(kind=GONE.name, id=_gone_id(id), json=msgspec.json.encode(Gone()), created=now)
+        await self.write(owner, [gone], require=SESSION.key(id), epoch=epoch, tell=tell)
         await self.delete(owner, SESSION, id)
+
+    async def take(self, owner: str, id: str) -> RecordLease:
+        """Takes the lease of a session. Raises `HeldElsewhere`, and `Fault`."""
+        with store_errors_as_faults():
+            try:
+                found = await self._store.leases.records.take(owner, *SESSION.key(id))
+            except NotStored:
+                raise not_found(SESSION, id) from None
+        if isinstance(found, RecordLease):
+            return found
+        raise HeldElsewhere(found)
+
+    async def follow(self, owner: str, id: str) -> Following:
+        """Has this server told of what happens in a session. Raises `Fault`."""
+        with store_errors_as_faults():
+            try:
+                return await self._store.leases.records.follow(owner, *SESSION.key(id))
+            except NotStored:
+                raise not_found(SESSION, id) from None
 
     async def is_gone(self, owner: str, id: str) -> bool:
         """Whether the owner has deleted this session."""
@@ -248,7 +301,9 @@ class SessionStore:
             return await self._store.delete_record(owner, kind.name, id)
 
     async def busy(self) -> list[tuple[str, Session]]:
-        """Returns the sessions of all owners in which work was in progress, each with its owner."""
+        """Returns the sessions of all owners in which work was in progress, each with its owner, but for those that
+        another server holds.
+        """
         with store_errors_as_faults():
             found = await self._store.busy_records(SESSION.name)
         return [(owner, SESSION.decode(record)) for owner, record in found]

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal
 
 import structlog
 
@@ -19,40 +19,36 @@ from codex_proxy.core.faults import UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.core.own_errors import trace_of
 from codex_proxy.core.turn import fixed_by_session
 from codex_proxy.parts.sessions.approvals import MAY_NOT_APPROVE, Approval, Ask
+from codex_proxy.parts.sessions.commands import Submitted
+from codex_proxy.parts.sessions.commits import Commits
 from codex_proxy.parts.sessions.conversation import input_items, message_item
 from codex_proxy.parts.sessions.records import (
+    LEASE_LOST,
     SESSION,
     Input,
     input_record,
     not_found,
-    records_of,
 )
-from codex_proxy.parts.sessions.render import WEBHOOKS, EventObject, webhook_of
 from codex_proxy.parts.sessions.run_tokens import RunTokens
 from codex_proxy.parts.sessions.server import Server
 from codex_proxy.parts.sessions.sessions import (
     Content,
     Entry,
     Session,
-    SessionTurn,
     TurnError,
 )
-from codex_proxy.parts.sessions.state import Changes, Result, SessionState, conflict
-from codex_proxy.parts.sessions.stream import EventReader, encode_event
+from codex_proxy.parts.sessions.state import Result, SessionState, conflict
 from codex_proxy.responses.prepare import PreparedResponse, try_to_start
-from codex_proxy.responses.service import RETRY_SECONDS
 from codex_proxy.runs.event_log import have_an_end
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.steered_inputs import SteeredInputs, takes_input
-from codex_proxy.store.values import PendingWebhook, Record, RecordKey
+from codex_proxy.store.record_leases import RecordLease
+from codex_proxy.store.values import Record
 from codex_proxy.surfaces.answers.usage import tokens_in
 from codex_proxy.surfaces.models import billed_model
 from codex_proxy.workers.slots import Slot
 
 log = structlog.get_logger(__name__)
-
-Submitted: TypeAlias = Literal["cancel"] | Result | Approval | Sequence[Content]
-"""An event of a client: the end of the turn, a call's result, an answer to a question, or messages."""
 
 MANY_ENTRIES: Final = 500
 """Entries of a session above which its conversation is made and parsed in a thread: that takes some 50 us for each."""
@@ -71,14 +67,23 @@ RESTARTED: Final = TurnError(
 class LiveSession:
     """A session on this server. `state` changes under `lock` only."""
 
-    def __init__(self, service: Server[LiveSession], owner: str, state: SessionState) -> None:
+    def __init__(
+        self,
+        service: Server[LiveSession],
+        owner: str,
+        state: SessionState,
+        lease: RecordLease | None = None,
+    ) -> None:
+        """`lease`: None for a session that is not stored yet."""
         self.owner = owner
+        self.commits = Commits(service, owner, state.session.id, lease)
+        if lease is not None:
+            lease.on_lost = self.on_lease_lost
         self.state = state
         self.lock = asyncio.Lock()
         self.gone = False
         """Whether the session was deleted, so that nothing of it may be stored again."""
         self._service = service
-        self._readers: set[EventReader] = set()
         self._holders = 0
         """How many use this object now, or are about to."""
         self._task: asyncio.Task[None] | None = None
@@ -95,21 +100,15 @@ class LiveSession:
         self._place: Slot | None = None
         """The run's place among what runs in the background."""
         self._expiry: asyncio.TimerHandle | None = None
-        self._trouble: Failure | None = None
-        """Why the store does not take what has happened, if it does not."""
 
     @property
     def session(self) -> Session:
         return self.state.session
 
     @property
-    def _key(self) -> RecordKey:
-        return SESSION.key(self.session.id)
-
-    @property
     def is_idle(self) -> bool:
         """Whether nobody needs this object: the store has all of the session."""
-        return self._task is None and not (self._readers or self._holders or self.state.turn)
+        return self._task is None and not (self._holders or self.state.turn)
 
     @property
     def at_work(self) -> bool:
@@ -143,31 +142,6 @@ class LiveSession:
             async with self.lock:
                 yield
 
-    # --- readers ----------------------------------------------------------------------------------
-
-    def reader(self, *, obfuscated: bool, ends_at_rest: bool = False) -> EventReader:
-        """Returns a reader of what happens from now on."""
-        found = EventReader(
-            self.session.id,
-            self.owner,
-            self._service.unread,
-            self._on_reader_closed,
-            obfuscated=obfuscated,
-            ends_at_rest=ends_at_rest,
-        )
-        self._readers.add(found)
-        if self._service.responses.runs.draining and not self.at_work:
-            found.end()
-        return found
-
-    def _on_reader_closed(self, reader: EventReader) -> None:
-        self._readers.discard(reader)
-        self._service.let_go(self)
-
-    def end_streams(self) -> None:
-        for reader in tuple(self._readers):
-            reader.end()
-
     # --- what clients do ----------------------------------------------------------------------------
 
     async def create(self, messages: Sequence[Content], prepared: PreparedResponse) -> None:
@@ -175,7 +149,7 @@ class LiveSession:
         async with self._changing():
             self._prepared = prepared if messages else None
             self.state.create(messages, self._service.new_id("turn_"), self._service.now())
-            await self._commit(new=True)
+            await self._commit()
             self._go_on()
 
     async def submit(self, changes: Sequence[Submitted], key: tuple[str, str] | None) -> None:
@@ -226,18 +200,33 @@ class LiveSession:
             services = self._service.responses.runs.services
             for thread in self.session.threads:
                 await services.delete_stored(self.owner, self.session.id, thread.agent, thread.id)
-            await self._service.store.delete_session(self.owner, self.session.id, self._service.epoch())
+            await self.commits.delete()
             self.gone = True
-            self.end_streams()
         self._service.forget(self)
+
+    async def note_follower(self) -> None:
+        """Has another server told of every change from now on."""
+        async with self._changing():  # what is being stored may not see it yet
+            self.commits.followed = self._service.is_shared
+
+    def on_lease_lost(self) -> None:
+        """Ends what goes on here: another server goes on with the session."""
+        log.info("session_lease_lost", session=self.session.id)
+        if self._expiry is not None:
+            self._expiry.cancel()
+        if readers := self._service.readers(self.owner, self.session.id):
+            readers.interrupt()
+        self._service.forget(self)
+        if self._task is not None:
+            self._on_right_lost(LEASE_LOST)
 
     @contextlib.asynccontextmanager
     async def _changed_by_client(self) -> AsyncIterator[None]:
         """Lets a client change the session. Raises `Fault` if it was deleted; also at once while the store takes
         nothing, for which the turn waits and holds the session.
         """
-        if self._trouble is not None:
-            raise Fault(self._trouble)
+        if self.commits.trouble is not None:
+            raise Fault(self.commits.trouble)
         async with self._changing():
             if self.gone:
                 raise not_found(SESSION, self.session.id)
@@ -327,15 +316,8 @@ class LiveSession:
         may_begin = not self._service.responses.runs.draining
         self.state.settle(self._service.now(), may_begin=may_begin)
 
-    async def _commit(self, more: Sequence[Record] = (), *, new: bool = False) -> None:
-        """Stores what has changed, then tells readers. `new`: whether the session is stored for the first time. Raises
-        `Fault`.
-        """
-        changes = self.state.take(self._service.epoch())
-        records = [*records_of(self.session, changes.records, self._service.epoch()), *more]
-        if records:
-            await self._write(records, self._webhooks(changes), require=None if new else self._key)
-        await self._tell(changes)
+    async def _commit(self, more: Sequence[Record] = ()) -> None:
+        await self.commits.commit(self.session, self.state.take(self._service.epoch()), more)
 
     def _go_on(self) -> None:
         """Has the agent go on with the turn, if there is something to do for it."""
@@ -382,14 +364,18 @@ class LiveSession:
             while self.state.wants_run:
                 await self._run_once()
         except Exception as error:  # noqa: BLE001 - the session goes on with what the store has of it
+            if isinstance(error, Fault) and error.failure is LEASE_LOST:
+                self.on_lease_lost()
+                return
             log.error("internal_error", **trace_of(error))
             self._service.give_up(self)
-            self.end_streams()
             return
         finally:
             self._task = None
-        if self._service.responses.runs.draining:
-            self.end_streams()
+        if self._service.responses.runs.draining and (
+            readers := self._service.readers(self.owner, self.session.id)
+        ):
+            readers.end()
         self._go_on()
 
     async def _run_once(self) -> None:
@@ -473,6 +459,8 @@ class LiveSession:
         try:
             while True:
                 await cursor.wait()
+                if self.commits.followed:  # for each message is a write
+                    await cursor.wait_for_end(until=self.commits.next_message)
                 events = cursor.take()
                 tokens.add(events)
                 ended = events[-1] if events and isinstance(events[-1], TurnEnded) else None
@@ -517,59 +505,7 @@ class LiveSession:
                 return run
 
     async def _commit_surely(self, *, long: bool = False) -> None:
-        """Stores what has changed, however long the store cannot be reached, then tells readers. `long`: whether that
-        is much text. Raises `Fault` NOT_FOUND if the session was deleted.
-        """
-        changes = self.state.take(self._service.epoch())
-        epoch = self._service.epoch()
-        records = await beside_the_loop(partial(records_of, self.session, changes.records, epoch), long=long)
-        webhooks = self._webhooks(changes)
-        while records:
-            try:
-                await self._write(records, webhooks, require=self._key)
-                self._trouble = None
-                break
-            except Fault as fault:
-                if fault.failure.kind is FaultKind.NOT_FOUND:
-                    raise
-                self._trouble = fault.failure
-                await asyncio.sleep(RETRY_SECONDS)
-        await self._tell(changes, long=long)
-
-    def _webhooks(self, changes: Changes) -> list[PendingWebhook]:
-        """Returns the webhooks about what has changed."""
-        sender = self._service.responses.webhooks
-        if sender is None:
-            return []
-        found = [event for event in changes.events if event["type"] in WEBHOOKS]
-        return [
-            webhook
-            for event in found
-            for webhook in sender.make(self._service.new_id("evt_"), *webhook_of(event))
-        ]
-
-    async def _write(
-        self, records: Sequence[Record], webhooks: Sequence[PendingWebhook], *, require: RecordKey | None
-    ) -> None:
-        await self._service.store.write(self.owner, records, require=require, webhooks=webhooks)
-        if webhooks and self._service.responses.webhooks is not None:
-            self._service.responses.webhooks.wake()
-
-    async def _tell(self, changes: Changes, *, long: bool = False) -> None:
-        """Logs the turn's end, and sends events to all readers. `long`: whether that is much text."""
-        for each in changes.records:
-            if isinstance(each, SessionTurn) and each.completed_at is not None:
-                code = {} if each.error is None else {"error": each.error.code}
-                log.info("session_turn_ended", session=each.session, turn=each.id, status=each.status, **code)
-        if self._readers:
-            encoded = await beside_the_loop(partial(self._encode, changes.events), long=long)
-            for reader in tuple(self._readers):
-                reader.add(encoded)
-
-    def _encode(self, events: Sequence[EventObject]) -> list[tuple[str, bytes]]:
-        """Returns the type and the JSON of each event."""
-        ids = self._service.responses.ids
-        return [(event["type"], encode_event(event, ids.new("event_"))) for event in events]
+        await self.commits.commit_surely(self.session, self.state.take(self._service.epoch()), long=long)
 
     def _on_right_lost(self, failure: Failure) -> None:
         if self._run is not None:

@@ -25,23 +25,30 @@ from codex_proxy.core.turn import StoredSession
 from codex_proxy.http.body import ByteBudget
 from codex_proxy.parts.sessions.agents import StoredAgent, requested_tool, turn_request
 from codex_proxy.parts.sessions.approvals import MAY_NOT_ASK, Approval
+from codex_proxy.parts.sessions.commands import Change, Command, Delete, Follow, Submit, Submitted
 from codex_proxy.parts.sessions.conversation import message_item
+from codex_proxy.parts.sessions.messages import Told
+from codex_proxy.parts.sessions.other_servers import OtherServers
 from codex_proxy.parts.sessions.records import (
     AGENT,
+    LEASE_LOST,
     SESSION,
     TURN,
+    HeldElsewhere,
     SessionStore,
     agent_record,
     version_record,
 )
-from codex_proxy.parts.sessions.running import MANY_ENTRIES, RESTARTED, LiveSession, Submitted
+from codex_proxy.parts.sessions.running import MANY_ENTRIES, RESTARTED, LiveSession
 from codex_proxy.parts.sessions.sessions import Content, Session
 from codex_proxy.parts.sessions.state import Result, SessionState
-from codex_proxy.parts.sessions.stream import MAX_BEHIND_IN_ALL
+from codex_proxy.parts.sessions.stream import MAX_BEHIND_IN_ALL, EventReader, SessionReaders
 from codex_proxy.responses.context import read_context
 from codex_proxy.responses.prepare import PreparedResponse, prepare_in_context
 from codex_proxy.responses.service import ResponsesService
-from codex_proxy.store.health import require_store
+from codex_proxy.store.health import require_store, store_errors_as_faults
+from codex_proxy.store.leases import Leases
+from codex_proxy.store.record_leases import NO_NODE
 from codex_proxy.surfaces.requests.options import ParseContext, RequestHints
 from codex_proxy.surfaces.responses.items import ItemDict, web_images
 from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
@@ -71,23 +78,27 @@ class Sessions:
     def __init__(self, responses: ResponsesService) -> None:
         self.responses = responses
         self.unread = ByteBudget(MAX_BEHIND_IN_ALL, MAX_BEHIND_IN_ALL // 4)
+        """What waits for the readers of all sessions."""
         self._live: dict[tuple[str, str], LiveSession] = {}
         self._loads: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         """Held while a session is read to become live, or something is read to be changed."""
+        self._readers: dict[tuple[str, str], SessionReaders] = {}
         self._streams: dict[str, int] = {}
         """Open streams by owner."""
+        self._others: OtherServers | None = None
+        if responses.store is not None:
+            leases, tasks = responses.store.leases, responses.background.tasks
+            self._others = OtherServers(leases, tasks, self.new_id, self._do_here, self._on_told)
 
     @property
     def store(self) -> SessionStore:
-        """The records. Raises `Fault` INVALID_REQUEST without a store, or with one that several servers share."""
-        store = require_store(self.responses.store)
-        if store.team is not None:
-            raise bad_request(
-                "Agents and sessions are not served with a store that several servers share: set PROXY_STORE to "
-                "a file.",
-                code="unsupported_by_server",
-            )
-        return SessionStore(store)
+        """The records. Raises `Fault` INVALID_REQUEST without a store."""
+        return SessionStore(require_store(self.responses.store))
+
+    @property
+    def is_shared(self) -> bool:
+        store = self.responses.store
+        return store is not None and store.team is not None
 
     def now(self) -> int:
         return int(self.epoch())
@@ -132,26 +143,39 @@ class Sessions:
 
     @contextlib.asynccontextmanager
     async def live(self, owner: str, id: str) -> AsyncIterator[LiveSession]:
-        """Yields a session to read or act on."""
+        """Yields a session to act on, which this server holds meanwhile. Raises `HeldElsewhere` if another one does."""
         load = self._loads.setdefault((owner, id), asyncio.Lock())
-        async with contextlib.AsyncExitStack() as loading:
-            await loading.enter_async_context(
-                load
-            )  # what two have read at once may be older than the session is
-            found = self._live.get((owner, id)) or await self._load(owner, id)
-            with found.held() as live:
-                await loading.aclose()
-                yield live
+        async with contextlib.AsyncExitStack() as held:
+            async with load:  # what two have read at once may be older than the session is
+                live = self._live.get((owner, id))
+                if live is None:
+                    live = await self._load(owner, id)
+                    held.enter_context(live.held())
+                    await self._go_on_with(live)
+                else:
+                    held.enter_context(live.held())
+            yield live
 
     async def _load(self, owner: str, id: str) -> LiveSession:
-        session = await self.store.get(owner, SESSION, id)
-        turn = None
-        if session.turn:
-            turn = await self.store.find(owner, TURN, session.turn)
-        last, page = await self.store.last_entry(owner, id), await self.store.last_page(owner, id)
+        lease = await self.store.take(owner, id)
+        try:
+            await self._receive()  # what the server has told that held it before comes first
+            session = await self.store.get(owner, SESSION, id)
+            turn = None
+            if session.turn:
+                turn = await self.store.find(owner, TURN, session.turn)
+            last, page = await self.store.last_entry(owner, id), await self.store.last_page(owner, id)
+        except BaseException:
+            lease.release()
+            raise
         state = SessionState(session, turn, last, page)
-        live = self._live[owner, id] = LiveSession(self, owner, state)
-        if turn is not None or session.queued:  # no process of this server works on it
+        live = self._live[owner, id] = LiveSession(self, owner, state, lease)
+        return live
+
+    async def _go_on_with(self, live: LiveSession) -> None:
+        """Goes on with a session that was read now, on which no process works."""
+        session = live.session
+        if session.turn or session.queued:
             waits = session.status == "requires_action" and not session.open_asks  # whose process is gone
             resuming = live.resume(None if waits else RESTARTED)
             try:
@@ -159,7 +183,6 @@ class Sessions:
             except Exception:
                 self.forget(live)
                 raise
-        return live
 
     def let_go(self, live: LiveSession) -> None:
         if live.is_idle:
@@ -169,8 +192,11 @@ class Sessions:
         key = live.owner, live.session.id
         if self._live.get(key) is live:
             del self._live[key]
+        live.commits.release()
 
     def give_up(self, live: LiveSession) -> None:
+        if readers := self.readers(live.owner, live.session.id):
+            readers.interrupt()
         self.forget(live)
         self.responses.background.tasks.spawn(self._resume(live.owner, live.session.id))
 
@@ -194,8 +220,7 @@ class Sessions:
     async def delete(self, owner: str, id: str) -> None:
         """Removes a session. To delete it again does nothing. Raises `Fault` CONFLICT while a turn goes on."""
         try:
-            async with self.live(owner, id) as live:
-                await live.delete()
+            await self._do(owner, id, Delete())
         except Fault as fault:
             if fault.failure.kind is not FaultKind.NOT_FOUND or not await self.store.is_gone(owner, id):
                 raise
@@ -204,13 +229,60 @@ class Sessions:
         self, owner: str, id: str, changes: Sequence[Submitted], key: tuple[str, str] | None
     ) -> None:
         """Applies a client's events to a session (`LiveSession.submit`). Raises `Fault`."""
+        await self._do(owner, id, Submit(changes, key))
+
+    async def change(self, owner: str, id: str, changed: Callable[[Session], Session]) -> None:
+        """Changes a session's settings and metadata to those of `changed(session)`; what others change meanwhile stays.
+        Raises `Fault`.
+        """
+        session = await self.session(owner, id)
+        await self._do(owner, id, Change.between(session, changed(session)))
+
+    async def _do(self, owner: str, id: str, command: Command) -> None:
+        """Has the server that holds the session do the command: this one, if no other does. Raises `Fault`."""
+        assert self._others is not None, "a session is stored"
+        with self._others.asking(owner, id, command) as asking:
+            while True:
+                try:
+                    async with self.live(owner, id) as live:
+                        if not asking.is_done():  # by the server that held the session until now
+                            await self._do_in(live, asking.command)
+                        return
+                except HeldElsewhere as held:
+                    if await asking.ask(held.node):
+                        return
+                except Fault as fault:
+                    if fault.failure is not LEASE_LOST:
+                        raise
+
+    async def _do_here(self, owner: str, id: str, command: Command) -> None:
+        """Does what another server asks for. Raises `Fault`, and `HeldElsewhere`."""
         async with self.live(owner, id) as live:
-            if not live.session.turn and any(isinstance(change, list) for change in changes):
-                self.check_room(owner)
-            if pictured := [content for change in changes for content in _with_images(change)]:
-                # One that cannot be read would fail this turn and, as part of the conversation, every later one.
-                await self.check_settings(owner, live.session, pictured)
-            await live.submit(changes, key)
+            await self._do_in(live, command)
+
+    async def _do_in(self, live: LiveSession, command: Command) -> None:
+        try:
+            match command:
+                case Submit():
+                    await self._submit(live, command)
+                case Change():
+                    await live.change(command.applied_to)
+                case Delete():
+                    await live.delete()
+                case Follow():
+                    await live.note_follower()
+        except Fault as fault:
+            if fault.failure is LEASE_LOST:
+                live.on_lease_lost()
+            raise
+
+    async def _submit(self, live: LiveSession, given: Submit) -> None:
+        if not live.session.turn and any(isinstance(change, list) for change in given.changes):
+            self.check_room(live.owner)
+        if pictured := [content for change in given.changes for content in _with_images(change)]:
+            # One that cannot be read would fail this turn and, as part of the conversation, every later one.
+            await self.check_settings(live.owner, live.session, pictured)
+        await live.submit(given.changes, given.key)
 
     async def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs a change of a session to its end, also if its client leaves meanwhile. Raises its `Fault`, or STOPPING
@@ -328,8 +400,8 @@ class Sessions:
         return self.responses.runs.services.agent_of(prepared.turn).name
 
     async def recover(self) -> None:
-        """Ends the turns that a restart has interrupted, and begins those that wait."""
-        if self.responses.store is None or self.responses.store.team is not None:
+        """Ends the turns that a restart has interrupted, and begins those that wait, where no other server does."""
+        if self.responses.store is None:
             return
         busy = [(owner, session.id) for owner, session in await self.store.busy()]
         resuming = self.responses.background.tasks.spawn(self._resume_all(busy))
@@ -343,16 +415,97 @@ class Sessions:
         try:
             async with self.live(owner, id):
                 pass
+        except HeldElsewhere:
+            pass
         except Exception as error:  # noqa: BLE001 - the other sessions, and the server, are not to suffer from it
             log.error("session_not_resumed", session=id, **trace_of(error))
 
     def on_draining(self) -> None:
         """Ends the streams of sessions that do nothing."""
-        for live in tuple(self._live.values()):
-            if not live.at_work:
-                live.end_streams()
+        for key, readers in tuple(self._readers.items()):
+            if not self._is_at_work(key):
+                readers.end()
+
+    def _is_at_work(self, key: tuple[str, str]) -> bool:
+        return key in self._live and self._live[key].at_work
+
+    async def keep_up(self) -> None:
+        """Goes on with sessions that other servers have left, and does what they ask for, for ever."""
+        if self._others is None or self.responses.store is None or not self.is_shared:
+            return
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._others.listen())
+            group.create_task(self._take_over(self.responses.store.leases))
+
+    async def _take_over(self, leases: Leases) -> None:
+        was_away = False
+        while True:
+            await leases.until_renewal()
+            try:
+                if not (was_away or self.responses.runs.draining):
+                    await self._resume_all([(owner, each.id) for owner, each in await self.store.busy()])
+                was_away = False
+            except Fault:
+                was_away = True  # for all: whoever has a session renews its lease first
+
+    async def _receive(self) -> None:
+        assert self._others is not None, "a session is stored"
+        if self.is_shared:
+            with store_errors_as_faults():
+                await self._others.receive()
 
     # --- streams --------------------------------------------------------------------------------------
+
+    def readers(self, owner: str, id: str) -> SessionReaders | None:
+        return self._readers.get((owner, id))
+
+    def reader(self, owner: str, id: str, *, obfuscated: bool, ends_at_rest: bool = False) -> EventReader:
+        """Returns a reader of what happens in a session from now on."""
+        key = owner, id
+        if key not in self._readers:
+            self._readers[key] = SessionReaders(owner, id, self.unread, self._on_no_readers)
+        return self._readers[key].new(obfuscated=obfuscated, ends_at_rest=ends_at_rest)
+
+    def _on_no_readers(self, readers: SessionReaders) -> None:
+        del self._readers[readers.owner, readers.session]
+        if readers.following is not None:
+            readers.following.end()
+
+    async def follow(self, owner: str, id: str, *, obfuscated: bool) -> EventReader:
+        """Returns a reader of what happens in a session from now on, at whichever server. Raises `Fault`."""
+        reader = self.reader(owner, id, obfuscated=obfuscated)
+        try:
+            await self._join(self._readers[owner, id])
+        except BaseException:
+            reader.close()
+            raise
+        if self.responses.runs.draining and not self._is_at_work((owner, id)):
+            reader.end()
+        return reader
+
+    async def _join(self, readers: SessionReaders) -> None:
+        """Has this server told of what happens in the session."""
+        owner, id = readers.owner, readers.session
+        session = await self.session(owner, id)
+        async with readers.joining:
+            if readers.following is not None:
+                return
+            following = await self.store.follow(owner, id)
+            try:
+                following.on_lost = readers.interrupt
+                if following.holder != NO_NODE or session.turn or session.queued:
+                    await self._do(owner, id, Follow())
+            except BaseException:
+                following.end()
+                raise
+            readers.following = following
+
+    def _on_told(self, told: Told) -> None:
+        readers = self.readers(told.owner, told.session)
+        if readers is not None and told.ended:
+            readers.end()
+        elif readers is not None:
+            readers.add_told(told.epoch, told.number, told.events)
 
     @contextlib.contextmanager
     def stream(self, owner: str) -> Iterator[None]:

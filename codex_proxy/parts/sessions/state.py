@@ -94,7 +94,7 @@ class Changes(NamedTuple):
         return [each for each in self.told if isinstance(each, dict)]
 
 
-class Result(NamedTuple):
+class Result(msgspec.Struct, frozen=True, tag="result"):
     """A client's result of a call of a turn."""
 
     turn: str
@@ -302,7 +302,7 @@ class SessionState:
         id = excerpt(given.request_id)
         if ask is None:
             raise bad_request(f"Unknown pending approval request: {id}", "events")
-        if (ask.answered, ask.denial) == given[1:]:
+        if (ask.answered, ask.denial) == (given.choice, given.denial):
             return False
         if ask.answered:
             raise conflict(f"The approval request '{id}' has another answer already.")

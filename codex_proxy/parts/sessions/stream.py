@@ -4,15 +4,17 @@ falls too far behind is told so, and gets nothing more: no turn waits for a read
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.json_values import encode_json
 from codex_proxy.http.body import ByteBudget
 from codex_proxy.parts.sessions.render import EventObject, error_event
 from codex_proxy.runs.event_log import Push, Wakeup
+from codex_proxy.store.record_leases import Following
 
 MAX_BEHIND: Final = 8 << 20
 """Bytes that a reader may be behind."""
@@ -21,6 +23,14 @@ MAX_BEHIND_IN_ALL: Final = 256 << 20
 _AT_REST: Final = ("agent.session.idle", "agent.session.failed")
 CONNECTED: Final = b": connected\n\n"
 """What begins a stream, so that its client knows at once that it gets every later event."""
+
+
+EncodedEvent: TypeAlias = tuple[str, bytes]
+"""An event's type, and the event as JSON."""
+MISSED: Final = (
+    "This server was stopped or cut off for a while, and events of this stream may be missing. Open it again, and list "
+    "the items."
+)
 
 
 def encode_event(event: EventObject, event_id: str) -> bytes:
@@ -97,7 +107,7 @@ class EventReader:
 
     # --- for the session --------------------------------------------------------------------------
 
-    def add(self, events: Sequence[tuple[str, bytes]]) -> None:
+    def add(self, events: Sequence[EncodedEvent]) -> None:
         """Adds events (`encode_event`), each with its type. They may be long: nobody can read any of them before the
         others, so that only what was there before says whether the client is behind.
         """
@@ -105,9 +115,7 @@ class EventReader:
             return
         size = sum(len(event) for _, event in events)
         if self._size > MAX_BEHIND or self._unread.take(self._owner, size) is not None:
-            message = "The client did not read this stream in time. Open it again, and list the items."
-            self._events.append(self._error("stream_interrupted", message))
-            self._ended = True
+            self.interrupt("The client did not read this stream in time. Open it again, and list the items.")
         else:
             self._size += size
             for kind, event in events:
@@ -117,6 +125,13 @@ class EventReader:
                     break
         self._wakeup.wake(last=self._ended)
 
+    def interrupt(self, message: str) -> None:
+        """Ends the stream with an error behind what was added."""
+        if self._ended:
+            return
+        self._events.append(self._error("stream_interrupted", message))
+        self.end()
+
     def end(self) -> None:
         """Ends the stream behind what was added."""
         self._ended = True
@@ -124,6 +139,62 @@ class EventReader:
 
     def _error(self, code: str, message: str) -> bytes:
         return encode_event(error_event(self._session, code, message), f"event_{secrets.token_hex(16)}")
+
+
+class SessionReaders:
+    """The readers of one session at this server, which may follow what another one tells of it."""
+
+    def __init__(
+        self, owner: str, session: str, unread: ByteBudget, on_empty: Callable[[SessionReaders], None]
+    ) -> None:
+        self.owner = owner
+        self.session = session
+        self.joining = asyncio.Lock()
+        """Held while this server begins to follow the session."""
+        self.following: Following | None = None
+        self._unread = unread
+        self._on_empty = on_empty
+        self._readers: set[EventReader] = set()
+        self._next: tuple[int, int] | None = None
+        """The epoch and the number of the next message of another server, if one has come."""
+
+    def new(self, *, obfuscated: bool, ends_at_rest: bool = False) -> EventReader:
+        """Returns a reader of what happens from now on."""
+        found = EventReader(
+            self.session,
+            self.owner,
+            self._unread,
+            self._on_closed,
+            obfuscated=obfuscated,
+            ends_at_rest=ends_at_rest,
+        )
+        self._readers.add(found)
+        return found
+
+    def _on_closed(self, reader: EventReader) -> None:
+        self._readers.discard(reader)
+        if not self._readers:
+            self._on_empty(self)
+
+    def add(self, events: Sequence[EncodedEvent]) -> None:
+        for reader in tuple(self._readers):
+            reader.add(events)
+
+    def add_told(self, epoch: int, number: int, events: Sequence[EncodedEvent]) -> None:
+        """Adds what another server has told under the lease with this epoch, in its message with this number."""
+        if self._next is not None and self._next[0] == epoch and self._next[1] != number:
+            self.interrupt()
+        self._next = epoch, number + 1
+        self.add(events)
+
+    def interrupt(self) -> None:
+        """Ends all streams with an error, since something may be missing."""
+        for reader in tuple(self._readers):
+            reader.interrupt(MISSED)
+
+    def end(self) -> None:
+        for reader in tuple(self._readers):
+            reader.end()
 
 
 def _frame(event: bytes, *, obfuscated: bool) -> bytes:

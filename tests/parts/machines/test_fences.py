@@ -18,6 +18,7 @@ from codex_proxy.parts.machines import postgresql
 from codex_proxy.parts.machines.postgresql.store import PostgresStore
 from codex_proxy.store.rows import item_digest
 from codex_proxy.store.values import StoreConflict
+from tests.parts.machines.two_servers import test_sessions as sessions
 from tests.parts.machines.two_servers import test_stopped as stopped
 from tests.store.stored import OWNER, Hands, conversation, conversation_ids, items, response
 from tests.waiting import poll
@@ -25,6 +26,7 @@ from tests.waiting import poll
 CONVERSATION = stopped.test_the_turn_behind_a_lost_lease_fails_and_stores_nothing
 RESPONSE = stopped.test_the_events_and_the_end_behind_a_lost_lease_are_not_stored
 RUNNING = stopped.test_a_response_is_not_marked_as_running_behind_a_lost_lease
+SESSION = sessions.test_a_server_that_was_stopped_writes_nothing_more_of_a_session
 WEBHOOK = stopped.test_an_attempt_behind_a_lost_claim_changes_nothing
 
 FENCED: dict[str, tuple[Callable[..., Awaitable[None]], ...]] = {
@@ -32,6 +34,7 @@ FENCED: dict[str, tuple[Callable[..., Awaitable[None]], ...]] = {
     "responses._UPDATE": (CONVERSATION, RESPONSE, RUNNING),
     "responses._APPEND_FRAMES": (RESPONSE,),
     "conversations._APPEND": (CONVERSATION,),
+    "records._WRITE": (SESSION,),
     "store._RETRY": (WEBHOOK,),
 }
 """The tests that stop a server before each of these."""
@@ -62,7 +65,6 @@ UNFENCED = {
     "record_leases._TAKE": OWN_LEASES,
     "record_leases._UNFOLLOW": OWN_LEASES,
     "records._FREE": ONCE,
-    "records._WRITE": "by its caller's epoch: tests/parts/machines/test_record_leases.py",
     "removal.DELETE_CONVERSATION": ANY_NODE,
     "removal.DELETE_RECORD": ANY_NODE,
     "removal.DELETE_RESPONSE": ANY_NODE,

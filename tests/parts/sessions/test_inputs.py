@@ -12,8 +12,9 @@ import structlog
 
 from codex_proxy.admission.images import ImageFetcher
 from codex_proxy.core.faults import Fault, FaultKind, bad_request
-from codex_proxy.parts.sessions import running
+from codex_proxy.parts.sessions import commits
 from codex_proxy.parts.sessions.records import SessionStore
+from codex_proxy.store.record_leases import WrittenRecords
 from tests.access.keyed import key_of, keyed_proxy, look_now, write_keys
 from tests.http.serving import Proxy, fake_proxy
 from tests.parts.sessions.driving import (
@@ -476,14 +477,14 @@ async def test_a_turn_waits_for_the_store_and_then_goes_on(
 ) -> None:
     write, failed = SessionStore.write, 0
 
-    async def fail(*given: Any, **more: Any) -> None:
+    async def fail(*given: Any, **more: Any) -> WrittenRecords:
         nonlocal failed
         failed += 1
         if failed <= 5:
             raise Fault.of(FaultKind.UNAVAILABLE, "The store cannot be written.")
-        await write(*given, **more)
+        return await write(*given, **more)
 
-    monkeypatch.setattr(running, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(commits, "RETRY_SECONDS", 0.0)
     async with client.creation("[[fake:text hold=1]]") as reader:
         await reader.until("agent.session.turn.output_text.delta")
         monkeypatch.setattr(SessionStore, "write", fail)
@@ -498,13 +499,13 @@ async def test_clients_are_refused_at_once_while_a_turn_waits_for_the_store(
 ) -> None:
     write, tries, is_there = SessionStore.write, asyncio.Event(), asyncio.Event()
 
-    async def fail(*given: Any, **more: Any) -> None:
+    async def fail(*given: Any, **more: Any) -> WrittenRecords:
         tries.set()
         if not is_there.is_set():
             raise Fault.of(FaultKind.UNAVAILABLE, "The store cannot be written.")
-        await write(*given, **more)
+        return await write(*given, **more)
 
-    monkeypatch.setattr(running, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(commits, "RETRY_SECONDS", 0.0)
     async with client.creation("[[fake:text hold=1]]") as reader:
         id = (await reader.until("agent.session.created"))["session"]["id"]
         await reader.until("agent.session.turn.output_text.delta")

@@ -16,6 +16,7 @@ from codex_proxy.parts.sessions.running import LiveSession
 from codex_proxy.parts.sessions.service import SESSIONS, Sessions
 from codex_proxy.parts.sessions.state import SessionState
 from codex_proxy.responses import service as responses
+from codex_proxy.store.record_leases import WrittenRecords
 from codex_proxy.store.values import Record
 from tests.http.serving import Proxy, fake_proxy
 from tests.parts.sessions.driving import AGENT, CANCEL, AgentsClient, message, session_body
@@ -34,11 +35,11 @@ async def test_a_message_while_a_turn_s_end_is_stored_is_known_to_all(
     goes_on, reached = asyncio.Event(), asyncio.Event()
     write = SessionStore.write
 
-    async def slow(self: SessionStore, owner: str, records: Sequence[Record], **more: Any) -> None:
+    async def slow(self: SessionStore, owner: str, records: Sequence[Record], **more: Any) -> WrittenRecords:
         if any(record.kind == "session_turn" and b'"completed"' in record.json for record in records):
             reached.set()
             await goes_on.wait()
-        await write(self, owner, records, **more)
+        return await write(self, owner, records, **more)
 
     monkeypatch.setattr(SessionStore, "write", slow)
     async with fake_proxy(tmp_path, {"STREAM_RELEASE_FILE": str(tmp_path / "go")}) as proxy:
@@ -139,9 +140,11 @@ async def test_an_agent_that_is_deleted_while_it_is_changed_stays_deleted(
         client = AgentsClient(proxy)
         id = (await client.post("", {"model": "codex-5"}))["id"]
 
-        async def late(self: SessionStore, owner: str, records: Sequence[Record], **more: Any) -> None:
+        async def late(
+            self: SessionStore, owner: str, records: Sequence[Record], **more: Any
+        ) -> WrittenRecords:
             await client.delete(f"/{id}")
-            await write(self, owner, records, **more)
+            return await write(self, owner, records, **more)
 
         monkeypatch.setattr(SessionStore, "write", late)
         assert (await client.ask("POST", f"/{id}", {"name": "n"})).status == 404
