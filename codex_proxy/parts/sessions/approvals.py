@@ -63,6 +63,8 @@ class Approval(msgspec.Struct, frozen=True, tag="approval"):
     request_id: str
     choice: Choice
     denial: str = ""
+    once: bool = False
+    """Whether the same answer again is an error."""
 
 
 def request_id_of(item: str) -> str:

@@ -1,19 +1,50 @@
-"""What clients have a session do, as values: the server that holds the session does it, and others send it there."""
+"""What clients have a session do, as values: the server that holds the session does it, and others send it there. And
+how it is refused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, TypeAlias
+import contextlib
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec.structs import asdict, replace
 
+from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.parts.sessions.agents import AgentSettings
 from codex_proxy.parts.sessions.approvals import Approval
-from codex_proxy.parts.sessions.sessions import Content, Session
-from codex_proxy.parts.sessions.state import Result
+from codex_proxy.parts.sessions.sessions import CallResult, Content, Session
 
-Submitted: TypeAlias = Literal["cancel"] | Result | Approval | Sequence[Content]
+
+class Result(msgspec.Struct, frozen=True, tag="result"):
+    """A client's result of a call of a turn."""
+
+    turn: str
+    result: CallResult
+    once: bool = False
+    """Whether the same result again is an error."""
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(msgspec.json.encode(self.result)).hexdigest()
+
+
+class HeldMessages(msgspec.Struct, frozen=True, tag="held"):
+    """Messages for a turn of their own, which do not steer the one that goes on. `turn`: its id."""
+
+    messages: Sequence[Content]
+    turn: str
+
+
+class Interrupt(msgspec.Struct, frozen=True, tag="interrupt"):
+    """The end of the turn. `name`: see `log.Interrupted`."""
+
+    name: str
+
+
+Submitted: TypeAlias = Literal["cancel"] | Interrupt | Result | Approval | HeldMessages | Sequence[Content]
 """An event of a client: the end of the turn, a call's result, an answer to a question, or messages."""
 
 
@@ -27,22 +58,31 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
 
 
 class Change(msgspec.Struct, frozen=True, tag="change"):
-    """The settings that differ between `before` and `after`, and new metadata unless None."""
+    """The settings that differ between `before` and `after`, and new metadata unless None; and of Anthropic's API the
+    title, unless it stays, and the time when the session is archived. `fields`: what the log tells of it.
+    """
 
     before: AgentSettings
     after: AgentSettings
     metadata: dict[str, str] | None = None
+    title: str | msgspec.UnsetType | None = msgspec.UNSET
+    archived_at: int | None = None
+    fields: dict[str, Any] | None = None
 
     @classmethod
     def between(cls, before: Session, after: Session) -> Change:
         metadata = None if before.metadata == after.metadata else after.metadata
-        return cls(before.agent, after.agent, metadata)
+        title = msgspec.UNSET if before.title == after.title else after.title
+        return cls(before.agent, after.agent, metadata, title, after.archived_at)
 
     def applied_to(self, session: Session) -> Session:
         before = asdict(self.before)
         changed = {name: value for name, value in asdict(self.after).items() if value != before[name]}
         metadata = session.metadata if self.metadata is None else self.metadata
-        return replace(session, agent=replace(session.agent, **changed), metadata=metadata)
+        title = session.title if self.title is msgspec.UNSET else self.title
+        archived_at = session.archived_at or self.archived_at
+        agent = replace(session.agent, **changed)
+        return replace(session, agent=agent, metadata=metadata, title=title, archived_at=archived_at)
 
 
 class Delete(msgspec.Struct, frozen=True, tag="delete"):
@@ -54,3 +94,25 @@ class Follow(msgspec.Struct, frozen=True, tag="follow"):
 
 
 Command: TypeAlias = Submit | Change | Delete | Follow
+
+WAITING: Final = "waiting_for_client"
+NOT_OPEN: Final = "not_open"
+"""The codes of refusals: a message while calls wait for the client; an answer that no call waits for, whose id is the
+`param`.
+"""
+
+
+def conflict(message: str) -> Fault:
+    return Fault(Failure(FaultKind.CONFLICT, message))
+
+
+@contextlib.contextmanager
+def once(only: bool, id: str) -> Iterator[None]:
+    """Has a refusal of an answer that is wanted `only` once say whose it is."""
+    try:
+        yield
+    except Fault as fault:
+        if not only:
+            raise
+        failure = Failure(FaultKind.INVALID_REQUEST, fault.failure.message, param=id, code=NOT_OPEN)
+        raise Fault(failure) from None

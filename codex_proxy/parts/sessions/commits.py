@@ -13,13 +13,14 @@ import structlog
 
 from codex_proxy.core.beside_the_loop import beside_the_loop
 from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.json_values import encode_json
 from codex_proxy.parts.sessions.messages import Told, encode_message
 from codex_proxy.parts.sessions.records import LEASE_LOST, SESSION, records_of
-from codex_proxy.parts.sessions.render import WEBHOOKS, EventObject, webhook_of
+from codex_proxy.parts.sessions.render import WEBHOOKS, webhook_of
 from codex_proxy.parts.sessions.server import Server
 from codex_proxy.parts.sessions.sessions import Session, SessionTurn
 from codex_proxy.parts.sessions.state import Changes
-from codex_proxy.parts.sessions.stream import EncodedEvent, encode_event
+from codex_proxy.parts.sessions.stream import DELETED, EncodedEvent, encode_changes
 from codex_proxy.responses.service import RETRY_SECONDS
 from codex_proxy.store.record_leases import RecordLease
 from codex_proxy.store.values import PendingWebhook, Record
@@ -72,11 +73,13 @@ class Commits:
 
     async def delete(self) -> None:
         """Removes the session, and ends the streams of it. Raises `Fault`."""
-        told = self._message((), ended=True)
+        end = [(DELETED, encode_json(self._service.epoch()))]
+        told = self._message(end, ended=True)
         await self._service.store.delete_session(
             self._owner, self._id, self._service.epoch(), epoch=self._epoch, tell=told
         )
         if readers := self._service.readers(self._owner, self._id):
+            readers.add(end)
             readers.end()
 
     def hold(self, lease: RecordLease | None) -> None:
@@ -135,13 +138,10 @@ class Commits:
 
     async def _encoded(self, changes: Changes, *, long: bool = False) -> list[EncodedEvent]:
         """Returns the events, if anybody reads them. `long`: whether that is much text."""
-        if not changes.events or not (self.followed or self._service.readers(self._owner, self._id)):
+        if not changes.told or not (self.followed or self._service.readers(self._owner, self._id)):
             return []
-        return await beside_the_loop(partial(self._encode, changes.events), long=long)
-
-    def _encode(self, events: Sequence[EventObject]) -> list[EncodedEvent]:
-        ids = self._service.responses.ids
-        return [(event["type"], encode_event(event, ids.new("event_"))) for event in events]
+        told = partial(encode_changes, changes, self._service.responses.ids.new)
+        return await beside_the_loop(told, long=long)
 
     def _tell(self, changes: Changes, told: Sequence[EncodedEvent]) -> None:
         """Logs the turn's end, and sends events to this server's readers."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from codex_proxy.core.items import McpCall, Message, ToolCall
-from codex_proxy.parts.sessions.sessions import CallResult, Entry, UserMessage, WholeItem
+from codex_proxy.core.items import McpCall, Message, Part, TextPart, ToolCall
+from codex_proxy.parts.sessions.sessions import CallResult, Content, Entry, UserMessage, WholeItem
 
 
 def message_item(content: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -69,3 +69,13 @@ def _mcp_fields(whole: WholeItem) -> dict[str, Any]:
 def _no_result(call_id: str) -> dict[str, Any]:
     output = "The turn ended before the call had a result."
     return {"type": "function_call_output", "call_id": call_id, "output": output}
+
+
+def content_said(parts: Iterable[Part]) -> Content:
+    """Returns what a user has said elsewhere as a message of the client."""
+    return tuple(
+        {"type": "input_text", "text": part.text}
+        if isinstance(part, TextPart)
+        else {"type": "input_image", "image_url": part.url}
+        for part in parts
+    )

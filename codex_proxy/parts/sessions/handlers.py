@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from aiohttp import web
@@ -31,7 +32,7 @@ from codex_proxy.parts.sessions.agents import (
     settings_of,
 )
 from codex_proxy.parts.sessions.approvals import Approval
-from codex_proxy.parts.sessions.commands import Submitted
+from codex_proxy.parts.sessions.commands import Result, Submitted
 from codex_proxy.parts.sessions.records import (
     AGENT,
     ENTRY,
@@ -56,7 +57,6 @@ from codex_proxy.parts.sessions.sessions import (
     session_object,
     turn_object,
 )
-from codex_proxy.parts.sessions.state import Result
 from codex_proxy.parts.sessions.stream import CONNECTED, EventReader
 from codex_proxy.parts.sessions.subagents import subagent_object
 from codex_proxy.responses.prepare import PreparedResponse
@@ -192,7 +192,7 @@ async def create_session(request: web.Request) -> web.StreamResponse:
     options = given.stream_options
     padded = options is None or options.include_obfuscation is not False
     with sessions.stream(owner):  # who may not read the session does not create it
-        reader = sessions.reader(owner, id, obfuscated=padded, ends_at_rest=True)
+        reader = sessions.reader(owner, id, partial(EventReader, obfuscated=padded, ends_at_rest=True))
         try:
             await sessions.run(sessions.create(live, messages, prepared))
         except BaseException:
@@ -381,7 +381,7 @@ async def stream_session_events(request: web.Request) -> web.StreamResponse:
     if given not in ("true", "false"):
         raise unsupported_value("include_obfuscation", given, "'true', 'false'")
     with sessions.stream(owner):
-        reader = await sessions.follow(owner, session.id, obfuscated=given == "true")
+        reader = await sessions.follow(owner, session.id, partial(EventReader, obfuscated=given == "true"))
         return await _send_events(request, reader)
 
 

@@ -101,7 +101,9 @@ class Decided(_Logged, tag="decided", frozen=True):
 
 
 class Interrupted(_Logged, tag="interrupted", frozen=True):
-    """The client ends the turn."""
+    """The client ends the turn. `name`: that of its event, if it knows one."""
+
+    name: str = ""
 
 
 class Updated(_Logged, tag="updated", frozen=True):

@@ -128,8 +128,8 @@ class TurnRenderer:
         """What is to be sent, and what is logged; whoever sends it takes it away."""
         self.entries: list[Entry] = []
         """Whole items, to be stored before their events are sent; in the order in which they began."""
-        self.said = ""
-        """The id of the agent's last message; empty without one."""
+        self.said: Entry | None = None
+        """The agent's last message, if it has said any."""
         self.last = ""
         """The id of the last item in `entries` so far; empty without one."""
         self.calls: list[Call] = []
@@ -390,14 +390,15 @@ class TurnRenderer:
         whole.add(event)
         if opened.shown:
             self._tell("item.done", item=whole.object(opened.id, self.turn), output_index=opened.place)
-        self._keep(Entry(opened.id, self.turn, AgentItem.of(whole.events())), opened.place)
+        entry = Entry(opened.id, self.turn, AgentItem.of(whole.events()))
+        self._keep(entry, opened.place)
         if opened.id in self.acting:
             self._steps.expected = True
             mcp, failed = self.acting.pop(opened.id), event.status != "completed"
             self.events.append(Ended(self.log.number(), opened.id, opened.id, failed=failed, mcp=mcp))
         elif isinstance(item, Reasoning) or (isinstance(item, Message) and whole.text):
             self.events.append(Shown(self.log.number(), opened.id))
-            self.said = opened.id if isinstance(item, Message) else self.said
+            self.said = entry if isinstance(item, Message) else self.said
 
     def _end_summary(self, opened: _Open, *, interrupted: bool = False) -> None:
         id = opened.whole.item.id

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import structlog
 
@@ -19,7 +19,7 @@ from codex_proxy.core.faults import UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.core.own_errors import trace_of
 from codex_proxy.core.turn import fixed_by_session
 from codex_proxy.parts.sessions.approvals import MAY_NOT_APPROVE, Approval, Ask
-from codex_proxy.parts.sessions.commands import Submitted
+from codex_proxy.parts.sessions.commands import HeldMessages, Interrupt, Result, Submitted, conflict, once
 from codex_proxy.parts.sessions.commits import Commits
 from codex_proxy.parts.sessions.conversation import input_items, message_item
 from codex_proxy.parts.sessions.records import (
@@ -37,7 +37,7 @@ from codex_proxy.parts.sessions.sessions import (
     Session,
     TurnError,
 )
-from codex_proxy.parts.sessions.state import Result, SessionState, conflict
+from codex_proxy.parts.sessions.state import SessionState
 from codex_proxy.responses.prepare import PreparedResponse, try_to_start
 from codex_proxy.runs.event_log import have_an_end
 from codex_proxy.runs.run import Run
@@ -159,7 +159,7 @@ class LiveSession:
         async with self._changed_by_client():
             if key is not None and await self._is_known(*key):
                 return
-            begins = any(isinstance(change, Sequence) and change != "cancel" for change in changes)
+            begins = any(isinstance(change, list | HeldMessages) for change in changes)
             elsewhere = await self._turns_elsewhere() if begins else ()
             with self._all_or_none():
                 for found in elsewhere:
@@ -185,16 +185,18 @@ class LiveSession:
         services, id = self._service.responses.runs.services, self.session.id
         return await services.turns_elsewhere(self.owner, id, thread.agent, thread.id, thread.imported)
 
-    async def change(self, changed: Callable[[Session], Session]) -> None:
-        """Changes the session's settings and metadata to those of `changed(session)`. Raises `Fault`."""
+    async def change(
+        self, changed: Callable[[Session], Session], fields: Mapping[str, Any] | None = None
+    ) -> None:
+        """Changes the session to `changed(session)` (`SessionState.change`). Raises `Fault`."""
         async with self._changed_by_client():
             with self._all_or_none():
-                self.state.change(changed(self.session), self._service.now())
+                self.state.change(changed(self.session), self._service.now(), fields)
                 await self._commit()
 
     async def delete(self) -> None:
         """Removes the session, and ends its streams. Raises `Fault` CONFLICT while a turn goes on."""
-        async with self._changed_by_client():
+        async with self._changed_by_client(deletes=True):
             if self.state.turn is not None:
                 raise conflict("The session is at work. Cancel its turn, and delete it when it is idle.")
             services = self._service.responses.runs.services
@@ -221,15 +223,17 @@ class LiveSession:
             self._on_right_lost(LEASE_LOST)
 
     @contextlib.asynccontextmanager
-    async def _changed_by_client(self) -> AsyncIterator[None]:
-        """Lets a client change the session. Raises `Fault` if it was deleted; also at once while the store takes
-        nothing, for which the turn waits and holds the session.
+    async def _changed_by_client(self, *, deletes: bool = False) -> AsyncIterator[None]:
+        """Lets a client change the session. Raises `Fault` if it was deleted or archived; also at once while the store
+        takes nothing, for which the turn waits and holds the session.
         """
         if self.commits.trouble is not None:
             raise Fault(self.commits.trouble)
         async with self._changing():
             if self.gone:
                 raise not_found(SESSION, self.session.id)
+            if self.session.archived_at is not None and not deletes:
+                raise conflict("The session is archived: it can only be read or deleted.")
             yield
 
     @contextlib.contextmanager
@@ -253,28 +257,42 @@ class LiveSession:
         end.
         """
         now = self._service.now()
-        if isinstance(change, Approval):
-            return await self._apply_answer(change, now)
-        if isinstance(change, Result):
-            id = change.result.call_id
-            call = self.state.call(id) or await self._service.store.call(self.owner, self.session.id, id)
-            if self.state.is_new_result(change, call):
-                self.state.add_result(change, now)
-            return None
-        if change == "cancel":
-            return "cancel" if self.state.cancel(now) else None
-        self.state.add_messages(change, self._service.new_id("turn_"), now)
+        match change:
+            case Approval():
+                return await self._apply_answer(change, now)
+            case Result():
+                await self._apply_result(change, now)
+            case Interrupt(name):
+                return "cancel" if self.state.cancel(now, name) else None
+            case "cancel":
+                return "cancel" if self.state.cancel(now) else None
+            case HeldMessages(messages, turn):
+                self.state.add_messages(messages, turn, now, steers=False)
+            case _:
+                self.state.add_messages(change, self._service.new_id("turn_"), now)
         return None
+
+    async def _apply_result(self, given: Result, now: int) -> None:
+        id = given.result.call_id
+        call = self.state.call(id) or await self._service.store.call(self.owner, self.session.id, id)
+        with once(given.once, id):
+            if self.state.is_new_result(given, call):
+                self.state.add_result(given, now)
+            elif given.once:
+                raise conflict("The call has its result already.")
 
     async def _apply_answer(self, given: Approval, now: int) -> Ask | None:
         id = given.request_id
         ask = self.state.ask(id) or await self._service.store.ask(self.owner, self.session.id, id)
         if ask is not None and not self._service.responses.clients.by_name(self.owner).may_approve:
             raise Fault(MAY_NOT_APPROVE)
-        if not self.state.is_new_answer(given, ask):
-            return None
-        if self._cancelled:
-            raise conflict("The turn of the approval request was cancelled.")
+        with once(given.once, id):
+            if not self.state.is_new_answer(given, ask):
+                if given.once:
+                    raise conflict("The approval request has its answer already.")
+                return None
+            if self._cancelled:
+                raise conflict("The turn of the approval request was cancelled.")
         assert ask is not None, "a new answer has a question"
         self.state.add_answer(given, ask, now)
         return self.state.ask(id)
@@ -437,7 +455,9 @@ class LiveSession:
         inputs = self._inputs
         async with self._steering:
             for batch in self.session.queued:
-                if inputs is None or batch.id in inputs:
+                if inputs is None or not batch.steers:
+                    return  # those behind it would overtake it
+                if batch.id in inputs:
                     continue
                 items = [message_item(content) for content in batch.messages]
                 try:

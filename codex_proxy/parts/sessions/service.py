@@ -24,8 +24,17 @@ from codex_proxy.core.own_tools import toolset_faults
 from codex_proxy.core.turn import StoredSession
 from codex_proxy.http.body import ByteBudget
 from codex_proxy.parts.sessions.agents import StoredAgent, requested_tool, turn_request
-from codex_proxy.parts.sessions.approvals import MAY_NOT_ASK, Approval
-from codex_proxy.parts.sessions.commands import Change, Command, Delete, Follow, Submit, Submitted
+from codex_proxy.parts.sessions.approvals import MAY_NOT_ASK
+from codex_proxy.parts.sessions.commands import (
+    Change,
+    Command,
+    Delete,
+    Follow,
+    HeldMessages,
+    Result,
+    Submit,
+    Submitted,
+)
 from codex_proxy.parts.sessions.conversation import message_item
 from codex_proxy.parts.sessions.messages import Told
 from codex_proxy.parts.sessions.other_servers import OtherServers
@@ -41,8 +50,8 @@ from codex_proxy.parts.sessions.records import (
 )
 from codex_proxy.parts.sessions.running import MANY_ENTRIES, RESTARTED, LiveSession
 from codex_proxy.parts.sessions.sessions import Content, Session
-from codex_proxy.parts.sessions.state import Result, SessionState
-from codex_proxy.parts.sessions.stream import MAX_BEHIND_IN_ALL, EventReader, SessionReaders
+from codex_proxy.parts.sessions.state import SessionState
+from codex_proxy.parts.sessions.stream import MAX_BEHIND_IN_ALL, EventReader, MakeReader, SessionReaders
 from codex_proxy.responses.context import read_context
 from codex_proxy.responses.prepare import PreparedResponse, prepare_in_context
 from codex_proxy.responses.service import ResponsesService
@@ -231,12 +240,18 @@ class Sessions:
         """Applies a client's events to a session (`LiveSession.submit`). Raises `Fault`."""
         await self._do(owner, id, Submit(changes, key))
 
-    async def change(self, owner: str, id: str, changed: Callable[[Session], Session]) -> None:
-        """Changes a session's settings and metadata to those of `changed(session)`; what others change meanwhile stays.
-        Raises `Fault`.
+    async def change(
+        self,
+        owner: str,
+        id: str,
+        changed: Callable[[Session], Session],
+        fields: dict[str, Any] | None = None,
+    ) -> None:
+        """Changes a session to `changed(session)` (`Change`); what others change meanwhile stays. `fields`: what the
+        log tells of it. Raises `Fault`.
         """
         session = await self.session(owner, id)
-        await self._do(owner, id, Change.between(session, changed(session)))
+        await self._do(owner, id, replace(Change.between(session, changed(session)), fields=fields))
 
     async def _do(self, owner: str, id: str, command: Command) -> None:
         """Has the server that holds the session do the command: this one, if no other does. Raises `Fault`."""
@@ -266,7 +281,7 @@ class Sessions:
                 case Submit():
                     await self._submit(live, command)
                 case Change():
-                    await live.change(command.applied_to)
+                    await live.change(command.applied_to, command.fields)
                 case Delete():
                     await live.delete()
                 case Follow():
@@ -277,7 +292,7 @@ class Sessions:
             raise
 
     async def _submit(self, live: LiveSession, given: Submit) -> None:
-        if not live.session.turn and any(isinstance(change, list) for change in given.changes):
+        if not live.session.turn and any(isinstance(change, list | HeldMessages) for change in given.changes):
             self.check_room(live.owner)
         if pictured := [content for change in given.changes for content in _with_images(change)]:
             # One that cannot be read would fail this turn and, as part of the conversation, every later one.
@@ -459,21 +474,21 @@ class Sessions:
     def readers(self, owner: str, id: str) -> SessionReaders | None:
         return self._readers.get((owner, id))
 
-    def reader(self, owner: str, id: str, *, obfuscated: bool, ends_at_rest: bool = False) -> EventReader:
+    def reader(self, owner: str, id: str, make: MakeReader) -> EventReader:
         """Returns a reader of what happens in a session from now on."""
         key = owner, id
         if key not in self._readers:
             self._readers[key] = SessionReaders(owner, id, self.unread, self._on_no_readers)
-        return self._readers[key].new(obfuscated=obfuscated, ends_at_rest=ends_at_rest)
+        return self._readers[key].new(make)
 
     def _on_no_readers(self, readers: SessionReaders) -> None:
         del self._readers[readers.owner, readers.session]
         if readers.following is not None:
             readers.following.end()
 
-    async def follow(self, owner: str, id: str, *, obfuscated: bool) -> EventReader:
+    async def follow(self, owner: str, id: str, make: MakeReader) -> EventReader:
         """Returns a reader of what happens in a session from now on, at whichever server. Raises `Fault`."""
-        reader = self.reader(owner, id, obfuscated=obfuscated)
+        reader = self.reader(owner, id, make)
         try:
             await self._join(self._readers[owner, id])
         except BaseException:
@@ -503,6 +518,7 @@ class Sessions:
     def _on_told(self, told: Told) -> None:
         readers = self.readers(told.owner, told.session)
         if readers is not None and told.ended:
+            readers.add(told.events)
             readers.end()
         elif readers is not None:
             readers.add_told(told.epoch, told.number, told.events)
@@ -527,10 +543,13 @@ class Sessions:
 
 def _with_images(change: Submitted) -> list[Content]:
     """Returns the messages, or the output of a call, that have images."""
+    given: Sequence[Content] = ()
     if isinstance(change, Result):
         given = [change.result.output] if isinstance(change.result.output, tuple) else []
-    else:
-        given = [] if change == "cancel" or isinstance(change, Approval) else list(change)
+    elif isinstance(change, HeldMessages):
+        given = change.messages
+    elif isinstance(change, list):
+        given = change
     return [content for content in given if any(part["type"] == "input_image" for part in content)]
 
 

@@ -96,6 +96,12 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     agent: AgentSettings
     environment: dict[str, Any]
     metadata: dict[str, str] = {}
+    agent_version: int = 1
+    title: str | None = None
+    environment_id: str = ""
+    """That of the environment of Anthropic's API, if the session has one."""
+    archived_at: int | None = None
+    """When it was archived, through Anthropic's API: since then it can only be read or deleted."""
     status: SessionStatus = "idle"
     error: str | None = None
     subagents: tuple[Subagent, ...] = ()

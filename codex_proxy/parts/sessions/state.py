@@ -5,8 +5,7 @@ does IO, reads a clock or makes ids. Source: docs/agents-api.md#sessions.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -24,9 +23,11 @@ from codex_proxy.core.events import (
     Usage,
 )
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
-from codex_proxy.core.items import HistoryMessage, ItemStatus, Part, TextPart
+from codex_proxy.core.items import HistoryMessage, ItemStatus
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.parts.sessions.approvals import Approval, Ask, TurnAsks
+from codex_proxy.parts.sessions.commands import WAITING, Result, conflict
+from codex_proxy.parts.sessions.conversation import content_said
 from codex_proxy.parts.sessions.log import (
     LOGGED,
     Decided,
@@ -37,6 +38,7 @@ from codex_proxy.parts.sessions.log import (
     LogPage,
     Rested,
     Running,
+    Updated,
     Waits,
 )
 from codex_proxy.parts.sessions.render import EventObject, TurnRenderer, error_event, turn_event
@@ -92,21 +94,6 @@ class Changes(NamedTuple):
     def events(self) -> list[EventObject]:
         """The events of OpenAI's API."""
         return [each for each in self.told if isinstance(each, dict)]
-
-
-class Result(msgspec.Struct, frozen=True, tag="result"):
-    """A client's result of a call of a turn."""
-
-    turn: str
-    result: CallResult
-
-    @property
-    def digest(self) -> str:
-        return hashlib.sha256(msgspec.json.encode(self.result)).hexdigest()
-
-
-def conflict(message: str) -> Fault:
-    return Fault(Failure(FaultKind.CONFLICT, message))
 
 
 class SessionState:
@@ -196,16 +183,29 @@ class SessionState:
         if not messages:
             self._tell_session("idle")
 
-    def change(self, session: Session, now: int) -> None:
-        """Replaces the settings and metadata of the session by those of `session`."""
-        self._set(agent=session.agent, metadata=session.metadata, last_active_at=now)
+    def change(self, session: Session, now: int, fields: Mapping[str, Any] | None = None) -> None:
+        """Replaces the settings, metadata and title of the session by those of `session`, and whether it is archived.
+        `fields`: what has changed, as the log is to tell it.
+        """
+        self._set(
+            agent=session.agent,
+            metadata=session.metadata,
+            title=session.title,
+            archived_at=session.archived_at,
+            last_active_at=now,
+        )
+        if fields:
+            self._told.append(Updated(self._log.number(), msgspec.Raw(msgspec.json.encode(fields))))
 
     def add_messages(
         self, messages: Sequence[Content], turn_id: str, now: int, *, steers: bool = True
     ) -> None:
         """Begins a turn with the id `turn_id`, or has the messages wait until the one that goes on takes them (if they
-        steer), or has ended. Raises `Fault`.
+        steer), or has ended. Raises `Fault`, also for those that do not steer while the turn waits for the client.
         """
+        if not steers and self.session.status == "requires_action":
+            message = "The session waits for results of calls, or for answers."
+            raise Fault(Failure(FaultKind.INVALID_REQUEST, message, code=WAITING))
         if self.turn is None and not self.session.queued:
             self._begin(messages, turn_id, now)
             return
@@ -232,7 +232,7 @@ class SessionState:
         renderer, said = TurnRenderer.of(turn, self._log), 0
         for part in found.parts:
             if isinstance(part, HistoryMessage):
-                content = UserMessage(_content_of(part.parts))
+                content = UserMessage(content_said(part.parts))
                 renderer.add_input(content, "msg", name=said_name(turn_id, said))
                 said += 1
             else:
@@ -340,9 +340,11 @@ class SessionState:
             if ask.asked == asked:
                 self._leave_out(ask, now)
 
-    def cancel(self, now: int) -> bool:
-        """Ends a turn that waits for results, as cancelled. Returns whether a run has to be ended for that."""
-        self._told.append(Interrupted(self._log.number()))
+    def cancel(self, now: int, name: str = "") -> bool:
+        """Ends a turn that waits for results, as cancelled. Returns whether a run has to be ended for that. `name`: see
+        `log.Interrupted`.
+        """
+        self._told.append(Interrupted(self._log.number(), name))
         if self.turn is None:
             return False
         if self.session.status != "requires_action" or self.session.open_asks:
@@ -588,13 +590,3 @@ class SessionState:
         assert self.turn is not None, "an event of a turn has one"
         event = turn_event(self.session.id, self.turn.id, kind, turn=turn_object(self.turn), **more)
         self._told.append(event)
-
-
-def _content_of(parts: Iterable[Part]) -> Content:
-    """Returns what a user has said elsewhere as a message of the client."""
-    return tuple(
-        {"type": "input_text", "text": part.text}
-        if isinstance(part, TextPart)
-        else {"type": "input_image", "image_url": part.url}
-        for part in parts
-    )

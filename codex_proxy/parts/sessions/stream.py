@@ -6,13 +6,19 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeAlias
+
+import msgspec
 
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.json_values import encode_json
 from codex_proxy.http.body import ByteBudget
+from codex_proxy.parts.sessions.log import LOGGED, Logged, LogPage
 from codex_proxy.parts.sessions.render import EventObject, error_event
+from codex_proxy.parts.sessions.sessions import Entry
+from codex_proxy.parts.sessions.state import Changes
+from codex_proxy.parts.sessions.subagents import OfThread, SubagentEntry
 from codex_proxy.runs.event_log import Push, Wakeup
 from codex_proxy.store.record_leases import Following
 
@@ -26,11 +32,35 @@ CONNECTED: Final = b": connected\n\n"
 
 
 EncodedEvent: TypeAlias = tuple[str, bytes]
-"""An event's type, and the event as JSON."""
+"""An event as JSON, behind its type: one of OpenAI's API, or one of these."""
+LOG: Final = "log"
+"""A `LoggedNow`."""
+PIECE: Final = "thread"
+"""A `PieceOfThread`."""
+DELETED: Final = "deleted"
+"""The end of the session, with its time: seconds since 1970."""
+_FOR_OTHERS: Final = frozenset({LOG, PIECE, DELETED})
 MISSED: Final = (
     "This server was stopped or cut off for a while, and events of this stream may be missing. Open it again, and list "
     "the items."
 )
+
+
+class LoggedNow(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something that was logged. `thread`: the subagent in whose log it is; empty: it is in the session's. `entry`: the
+    entry that it names, if it names any.
+    """
+
+    page: LogPage
+    entry: Entry | None = None
+    thread: str = ""
+
+
+class PieceOfThread(msgspec.Struct, frozen=True):
+    """An event of OpenAI's API that would tell of an item of a subagent."""
+
+    thread: str
+    event: msgspec.Raw
 
 
 def encode_event(event: EventObject, event_id: str) -> bytes:
@@ -38,9 +68,40 @@ def encode_event(event: EventObject, event_id: str) -> bytes:
     return encode_json({"event_id": event_id, **event})
 
 
+def encode_changes(changes: Changes, new_id: Callable[[str], str]) -> list[EncodedEvent]:
+    """Returns what readers of all APIs learn of a change."""
+    return [*_encoded(changes, new_id)]
+
+
+def _encoded(changes: Changes, new_id: Callable[[str], str]) -> Iterator[EncodedEvent]:
+    entries = {each.id: each for each in changes.records if isinstance(each, Entry)}
+    for record in changes.records:
+        if isinstance(record, SubagentEntry) and isinstance(record.entry, Entry):
+            entries[record.entry.id] = record.entry
+
+    def logged_now(logged: Logged, thread: str) -> EncodedEvent:
+        page = changes.pages[thread]
+        alone = LogPage(page.at + logged.number - page.first, (logged,))
+        entry = entries.get(getattr(logged, "entry", ""))
+        return LOG, encode_json(LoggedNow(alone, entry, thread))
+
+    for each in changes.told:
+        if isinstance(each, dict):
+            yield each["type"], encode_event(each, new_id("event_"))
+        elif isinstance(each, LOGGED):
+            yield logged_now(each, "")
+        elif isinstance(each, OfThread):
+            if isinstance(each.told, LOGGED):
+                yield logged_now(each.told, each.subagent)
+            else:
+                piece = PieceOfThread(each.subagent, msgspec.Raw(encode_json(each.told)))
+                yield PIECE, encode_json(piece)
+
+
 class EventReader:
-    """One client's stream. It ends when the session is removed, the server stops, or the client leaves; with
-    `ends_at_rest` behind the event that says that the session is idle or has failed.
+    """One client's stream of OpenAI's API, and what those of other APIs have in common. It ends when the session is
+    removed, the server stops, or the client leaves; with `ends_at_rest` behind the event that says that the session is
+    idle or has failed.
     """
 
     refusal: Failure | None = None
@@ -52,8 +113,8 @@ class EventReader:
         unread: ByteBudget,
         on_close: Callable[[EventReader], None],
         *,
-        obfuscated: bool,
-        ends_at_rest: bool,
+        obfuscated: bool = False,
+        ends_at_rest: bool = False,
     ) -> None:
         """`unread` counts what waits for the readers of all sessions."""
         self._session = session
@@ -81,7 +142,7 @@ class EventReader:
     def take(self) -> bytes:
         """Returns the bytes since the last call."""
         frames = [] if self._connected else [CONNECTED]
-        frames += [_frame(event, obfuscated=self._obfuscated) for event in self._events]
+        frames += map(self._frame, self._events)
         self._connected, self._events = True, []
         self._give_back()
         return b"".join(frames)
@@ -93,7 +154,7 @@ class EventReader:
         """Returns the bytes that end the stream after an exception in this server's code."""
         self._ended = True
         code = "invalid_api_key" if failure.kind is FaultKind.INVALID_API_KEY else "server_error"
-        return _frame(self._error(code, failure.message), obfuscated=self._obfuscated)
+        return self._frame(self._error(code, failure.message))
 
     def close(self) -> None:
         """Ends reading; called by the stream itself."""
@@ -107,11 +168,12 @@ class EventReader:
 
     # --- for the session --------------------------------------------------------------------------
 
-    def add(self, events: Sequence[EncodedEvent]) -> None:
-        """Adds events (`encode_event`), each with its type. They may be long: nobody can read any of them before the
-        others, so that only what was there before says whether the client is behind.
+    def add(self, told: Sequence[EncodedEvent]) -> None:
+        """Adds what has happened (`encode_changes`). It may be long: nobody can read any of it before the rest, so that
+        only what was there before says whether the client is behind.
         """
-        if self._ended:
+        events = [] if self._ended else self._shown(told)
+        if not events:
             return
         size = sum(len(event) for _, event in events)
         if self._size > MAX_BEHIND or self._unread.take(self._owner, size) is not None:
@@ -137,8 +199,19 @@ class EventReader:
         self._ended = True
         self._wakeup.wake(last=True)
 
+    def _shown(self, told: Sequence[EncodedEvent]) -> Sequence[EncodedEvent]:
+        """Returns what this stream shows."""
+        return [each for each in told if each[0] not in _FOR_OTHERS]
+
+    def _frame(self, event: bytes) -> bytes:
+        return _frame(event, obfuscated=self._obfuscated)
+
     def _error(self, code: str, message: str) -> bytes:
         return encode_event(error_event(self._session, code, message), f"event_{secrets.token_hex(16)}")
+
+
+MakeReader: TypeAlias = Callable[[str, str, ByteBudget, Callable[[EventReader], None]], EventReader]
+"""Makes a reader of a session for its owner, from what `EventReader` takes."""
 
 
 class SessionReaders:
@@ -158,16 +231,9 @@ class SessionReaders:
         self._next: tuple[int, int] | None = None
         """The epoch and the number of the next message of another server, if one has come."""
 
-    def new(self, *, obfuscated: bool, ends_at_rest: bool = False) -> EventReader:
+    def new(self, make: MakeReader) -> EventReader:
         """Returns a reader of what happens from now on."""
-        found = EventReader(
-            self.session,
-            self.owner,
-            self._unread,
-            self._on_closed,
-            obfuscated=obfuscated,
-            ends_at_rest=ends_at_rest,
-        )
+        found = make(self.session, self.owner, self._unread, self._on_closed)
         self._readers.add(found)
         return found
 

@@ -307,7 +307,9 @@ class Subagents:
         self._take_rendered(subagent.own_id, renderer)
         subagent = self._known[subagent.own_id]
         if renderer.said and status == "completed":
-            self._note_message(subagent, renderer.said, to_parent=True)
+            said = renderer.said
+            self._entries[said.id] = SubagentEntry(subagent.id, said)  # what is logged names it
+            self._note_message(subagent, said.id, to_parent=True)
         self._note(subagent, ThreadRested, failed=error is not None)
         self._set_turn(subagent, status=status, error=error, completed_at=now)
         self._set(replace(self._known[subagent.own_id], turn=None))

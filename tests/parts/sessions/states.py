@@ -18,6 +18,7 @@ from codex_proxy.core.events import (
 from codex_proxy.core.items import Message, ToolCall
 from codex_proxy.parts.sessions.agents import AgentSettings
 from codex_proxy.parts.sessions.approvals import Approval, Ask, Choice
+from codex_proxy.parts.sessions.commands import Result
 from codex_proxy.parts.sessions.log import Logged
 from codex_proxy.parts.sessions.sessions import (
     Call,
@@ -28,7 +29,7 @@ from codex_proxy.parts.sessions.sessions import (
     SessionTurn,
     item_object,
 )
-from codex_proxy.parts.sessions.state import Result, SessionState
+from codex_proxy.parts.sessions.state import SessionState
 
 HELLO: Content = ({"type": "input_text", "text": "Hello."},)
 TOKENS = Usage(input=10, cached=2, output=5, reasoning=1)
