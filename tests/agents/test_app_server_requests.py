@@ -62,7 +62,7 @@ INPUT = "item/tool/requestUserInput"
             *({"decision": "accept"}, {"decision": "decline"}),
         ),
         (
-            *(CHANGE, {"itemId": "x"}, ev.ApprovalRequested(f"{CHANGE}:4", "file_change", "")),
+            *(CHANGE, {"itemId": "x"}, ev.ApprovalRequested(f"{CHANGE}:4", "file_change", "", item_id="x")),
             *({"decision": "accept"}, {"decision": "decline"}),
         ),
         (

@@ -19,6 +19,8 @@ from codex_proxy.agents.codex.program import NOT_SIGNED_IN
 from codex_proxy.agents.codex_app_server.app_server_dialect import AppServerTurn
 from codex_proxy.agents.codex_app_server.connection import AppServerConnection
 from codex_proxy.agents.codex_app_server.contract import ContractCheck
+from codex_proxy.agents.codex_app_server.own_tools import CANNOT_ASK, OWN_TOOLS, with_toolset
+from codex_proxy.agents.codex_app_server.questions import asks
 from codex_proxy.agents.codex_app_server.stored_threads import (
     MAX_PAGE,
     MAX_TURNS,
@@ -249,6 +251,8 @@ class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
     turns. `limits` say whether a process serves many turns, or one.
     """
 
+    own_tools = OWN_TOOLS
+
     def __init__(self, processes: AppServerProcesses, limits: PoolLimits, *, warm_plain: bool) -> None:
         super().__init__()
         self.name = processes.name
@@ -326,10 +330,12 @@ class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
         await self._processes.confinement.try_out(start, self._processes.plain, bool)
 
     async def open(self, turn: Turn) -> AgentSession:
-        reads = self._processes.reads
+        turn, reads = with_toolset(turn), self._processes.reads
         # The thread would have neither a profile nor the sandbox.
         if reads is not None and "confined_reads" not in self.missing_features:
             turn = await reads.limit(turn)
+        if turn.toolset is not None and turn.toolset.asked and not asks(turn):
+            raise Fault(CANNOT_ASK)
         if is_long(turn.history):
             turn = await beside_the_loop(partial(with_raw_items, turn), long=True)
         if turn.mode == "agent" and turn.subagents is None and "subagents" not in self.missing_features:

@@ -130,6 +130,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
 
     def begin(self, turn: Turn) -> Step:
         self._turn = turn
+        self._reader.toolset = turn.toolset
         self._model_items = ModelItems(turn.tools, plain=turn.mode == "model")
         self._asked = AskedActions(turn)
         self._request("thread/start", thread_params(turn), "start a conversation", self._on_thread_started)
@@ -138,6 +139,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
     def reopen(self, turn: Turn, reopen_id: str, new_items: Sequence[HistoryItem]) -> Step:
         """Starts the turn on a stored thread. Codex tells no raw events of it, so that calls come one by one."""
         self._turn = turn
+        self._reader.toolset = turn.toolset
         self._reopened = True
         self._model_items = ModelItems(turn.tools, plain=turn.mode == "model")
 
@@ -228,6 +230,11 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
 
     def _write_answer(self, request_id: str, question: int | str, reply: Decision) -> None:
         self._writes.append(decision_answer(question, request_id, reply))
+        if reply.message and not reply.approve and self._turn_id is not None:
+            # Codex has no words for a denial: the model gets them behind the call that was declined.
+            params = {"threadId": self._session_id, "expectedTurnId": self._turn_id}
+            input = steered_input([HistoryMessage("user", (TextPart(reply.message),))])
+            self._requests.send("turn/steer", params | {"input": input})
 
     def steer(self, id: str, messages: Sequence[HistoryMessage]) -> Step:
         if self._state is ACTIVE and self._steerable:

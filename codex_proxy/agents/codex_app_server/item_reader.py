@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from codex_proxy.agents.codex_app_server.own_tools import tool_use
 from codex_proxy.agents.codex_app_server.wire import TEXT_DELTA, Message, Params
 from codex_proxy.agents.shared.json_lines import decode_loosely, decode_part
 from codex_proxy.core import items
@@ -30,9 +31,11 @@ from codex_proxy.core.items import (
     FileDiff,
     SubagentAction,
     SubagentActionKind,
+    ToolUse,
 )
 from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.core.limits import DELTA_SIZE
+from codex_proxy.core.turn import Toolset
 
 REFUSED = "The model refused to answer. The agent does not report the text of the refusal."
 
@@ -244,6 +247,10 @@ class ItemReader:
         self._used: set[str] = set()
         """The ids that items have had in the turn."""
         self._nameless = 0
+        self.toolset: Toolset | None = None
+        """That of the turn."""
+        self._uses: dict[str, ToolUse] = {}
+        """The open calls of the toolset, by the ids of their items."""
         self.ran_commands = False
         self._plans = 0
         self._outputs: dict[str, list[str]] = {}
@@ -255,6 +262,7 @@ class ItemReader:
         self._ended.clear()
         self._used.clear()
         self._lines.clear()
+        self._uses.clear()
         self._forget_outputs()
         self.ran_commands = False
 
@@ -340,6 +348,10 @@ class ItemReader:
             return ""
         self.ran_commands |= activity.kind == "command"
         activity = msgspec.structs.replace(activity, id=self._free_id(item.id, item.type))
+        use = tool_use(activity.kind, activity.text, activity.details, self.toolset)
+        if use is not None:
+            self._uses[activity.id] = use
+            activity = msgspec.structs.replace(activity, details=_with_use(activity.details, use))
         id = self._start(activity, item.type)
         self._lines[id] = activity.text
         return id
@@ -381,8 +393,11 @@ class ItemReader:
             self._output_room += sum(map(len, pieces)) + DELTA_SIZE * len(pieces)
             if output := "".join(pieces) if item.output is None else item.output:
                 self.events.append(OutputDelta(id, output))
-        failed = item.status in ("failed", "declined")
-        self.events.append(ItemEnded(id, "failed" if failed else "completed", details_of(item)))
+        failed, details = item.status in ("failed", "declined"), details_of(item)
+        use = self._uses.pop(id, None)
+        if details is not None and use is not None:
+            details = _with_use(details, use)
+        self.events.append(ItemEnded(id, "failed" if failed else "completed", details))
         self.open_items.pop(id)
         self._lines.pop(id, None)
         self._ended[item.type, item.id] = digest
@@ -412,6 +427,10 @@ class ItemReader:
         text = "; ".join(f"{_STEP_MARKS.get(each.status, '[ ]')} {each.step}" for each in steps)
         plan = Activity(f"plan_{self._plans}", "plan", text)
         self.events += [ItemStarted(plan), ItemEnded(plan.id)]
+
+
+def _with_use(details: ActionDetails | None, use: ToolUse) -> ActionDetails:
+    return msgspec.structs.replace(details or ActionDetails(), use=use)
 
 
 def _item_of(params: Params) -> ThreadItem:

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.codex_app_server.item_reader import ThreadItem, details_of
+from codex_proxy.agents.codex_app_server.own_tools import tool_use
 from codex_proxy.agents.codex_app_server.wire import (
     Message,
     Params,
@@ -72,6 +73,7 @@ class AskedActions:
         self.kept = asks(turn)
         """Whether somebody may be asked, so that these have to be known."""
         self._free = turn.sandbox == "danger-full-access"
+        self._toolset = turn.toolset
         self._in_sandbox: dict[str, bool] = {}
         """Whether each of the model's calls stays in the sandbox."""
         self._patches: dict[str, ActionDetails] = {}
@@ -105,7 +107,11 @@ class AskedActions:
             return None
         text = command_text(params.command) if kind == "command" else params.message or ""
         reason = _text(params.reason) if self.kept else ""
-        return ApprovalRequested(request_id, kind, text, details, reason, "" if self._free else beyond)
+        use = tool_use(kind, "", details, self._toolset)
+        if details is not None and use is not None:
+            details = msgspec.structs.replace(details, use=use)
+        beyond, item_id = "" if self._free else beyond, params.item_id or ""
+        return ApprovalRequested(request_id, kind, text, details, reason, beyond, item_id=item_id)
 
     def _described(self, method: str, params: Params) -> tuple[ActionDetails | None, str]:
         """Returns what a question is about, if Codex tells it, and why the sandbox would not confine it."""

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from codex_proxy.agents.codex_app_server.calls import agent_name, dynamic_tools, name_for_agent
+from codex_proxy.agents.codex_app_server.own_tools import tool_settings
 from codex_proxy.agents.codex_app_server.questions import asks
 from codex_proxy.agents.sessions.session import MAX_LINE_BYTES, too_large
 from codex_proxy.agents.shared.conversation import ConversationStates
@@ -254,6 +255,7 @@ def thread_params(turn: Turn) -> dict[str, Any]:
         config["web_search"] = "live"  # replaces the process's setting, which is for turns without it
     if turn.subagents:
         config |= subagent_settings(turn.subagents)
+    config |= tool_settings(turn.toolset)
     return params | {"config": config} if config else params
 
 

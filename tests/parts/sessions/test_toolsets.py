@@ -14,9 +14,10 @@ import pytest
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.turn import Toolset
 from codex_proxy.parts.claude_code.claude_dialect import DENIED_BY_CLIENT
-from codex_proxy.parts.sessions.approvals import request_id_of
+from codex_proxy.parts.sessions.approvals import Choice, request_id_of
 from tests.http.claude import claude_proxy
-from tests.parts.sessions.approving import KEY, answer_to
+from tests.http.serving import fake_proxy
+from tests.parts.sessions.approving import ASKING, KEY, answer_to
 from tests.parts.sessions.driving import CANCEL, AgentsClient, Reader, message
 from tests.parts.sessions.test_approvals import WAITS, with_keys
 from tests.parts.sessions.test_folders import hosted
@@ -209,3 +210,29 @@ async def test_a_toolset_never_exceeds_the_sandbox(tmp_path: Path, toolset: Tool
         (turn,) = await client.all(f"/sessions/{id}/turns")
         assert turn["status"] == "failed"
         assert said in turn["error"]["message"]
+
+
+@pytest.mark.parametrize("decision", ["approve", "deny"])
+async def test_codex_asks_about_all_calls_of_a_step_at_once(tmp_path: Path, decision: Choice) -> None:
+    async with fake_proxy(tmp_path, **{**ASKING, "approvals": "decline"}) as proxy:
+        client = AgentsClient(proxy, KEY)
+        body = hosted(Path(proxy.server.settings.workdir), agent={"model": "codex-5"})
+        id = (await client.post("/sessions", body))["id"]
+        await give_toolset(proxy.server, id, Toolset(("write", "edit"), ("bash",)))
+        async with client.following(id) as reader:
+            await client.send(id, message("[[fake:approvals]]"))
+            session = (await reader.until(WAITS))["session"]
+            while len(session["required_actions"]) < 2:
+                session = (await reader.until(WAITS))["session"]
+            assert not ended(reader.events)
+            told = [entry for entry, _ in await calls(proxy.server, id)]
+            assert [each["request_id"] for each in session["required_actions"]] == [
+                request_id_of(entry.id) for entry in told
+            ]
+            for action in session["required_actions"]:
+                await answer(
+                    proxy.server, id, action["request_id"], decision, "" if decision == "approve" else "No."
+                )
+            await reader.until("agent.session.idle")
+        status = "completed" if decision == "approve" else "failed"
+        assert [each[1] for each in ended(reader.events)] == [status] * 2
