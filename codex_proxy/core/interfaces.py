@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+from codex_proxy.core.media import GivenFile
+
 
 class Clock(Protocol):
     """The clock of the server, or of a test."""
@@ -33,6 +35,15 @@ class IdSource(Protocol):
 
     def new(self, prefix: str) -> str:
         """Returns a new unique id: `new("chatcmpl-")` is `chatcmpl-` and 32 characters."""
+
+
+class FileSource(Protocol):
+    """The files that clients have uploaded."""
+
+    async def load(self, owner: str, id: str, limit: int) -> GivenFile | None:
+        """Returns a file of an owner by its id; None if there is none. Raises `Fault` above `limit` bytes, or if it
+        cannot be read.
+        """
 
 
 class Task(Protocol):

@@ -270,6 +270,14 @@ class Pdf(msgspec.Struct, frozen=True):
     field: str
 
 
+class GivenFile(msgspec.Struct, frozen=True):
+    """An uploaded file that a request names."""
+
+    name: str
+    media_type: str
+    data: bytes
+
+
 class PdfTexts(msgspec.Struct):
     """The texts of a request's PDFs by SHA-256, and those still to be read."""
 

@@ -33,6 +33,7 @@ from codex_proxy.http.routing import (
     route_body,
     target_fault,
 )
+from codex_proxy.http.stored_files import with_stored_files
 from codex_proxy.runs.observers import note_model_asked
 from codex_proxy.surfaces.requests.options import ParseContext, ParsedRequest, RequestHints
 from codex_proxy.surfaces.requests.passed import json_body
@@ -182,6 +183,15 @@ WAITS_TO_SEND: Final = web.RequestKey("waits_to_send", bool)
 """Set if the client sends its body only after `100 Continue`."""
 
 
+async def let_body_come(request: web.Request) -> None:
+    """Sends `100 Continue` if the client waits for it."""
+    if request.get(WAITS_TO_SEND):
+        del request[WAITS_TO_SEND]
+        writer = request.writer
+        await writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        writer.output_size = 0  # nothing of the answer has been sent
+
+
 class BodyReader:
     """Reads a body without decompressing it: `read` returns bytes to keep, iteration yields bytes to send on. Raises
     `Fault` INVALID_REQUEST for a body that contradicts its headers, ends early or comes too slowly, and
@@ -246,20 +256,13 @@ class BodyReader:
         """Waits until nobody reads the body."""
         await self._at_rest.wait()
 
-    async def _let_it_come(self) -> None:
-        if self._request.get(WAITS_TO_SEND):
-            del self._request[WAITS_TO_SEND]
-            writer = self._request.writer
-            await writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            writer.output_size = 0  # nothing of the answer has been sent
-
     async def _next(self) -> bytes:
         content = self._request.content
         try:
             if content.is_eof():  # most bodies have arrived with the headers
                 chunk = await content.readany()
             else:
-                await self._let_it_come()
+                await let_body_come(self._request)
                 loop = asyncio.get_running_loop()
                 began = loop.time()
                 async with asyncio.timeout(self._seconds):
@@ -278,8 +281,8 @@ class BodyReader:
 
 
 async def read_body(request: web.Request) -> bytes:
-    """Returns the whole body, decompressed. Raises what `BodyReader` raises, and `Fault` UNSUPPORTED_MEDIA_TYPE,
-    CONCURRENCY_EXCEEDED or UNAVAILABLE.
+    """Returns the whole body, decompressed, with the uploaded files that it names. Raises what `BodyReader` and
+    `with_stored_files` raise, and `Fault` UNSUPPORTED_MEDIA_TYPE, CONCURRENCY_EXCEEDED or UNAVAILABLE.
     """
     routed: RoutedRequest | None = request.get(ROUTED)
     if routed is not None and routed.body:
@@ -299,7 +302,7 @@ async def read_body(request: web.Request) -> bytes:
     content_log = request.get(CONTENT_LOG)
     if content_log is not None:
         content_log("request", body)
-    return body
+    return await with_stored_files(request, body, request[HELD].grow_to)
 
 
 async def parse_body(

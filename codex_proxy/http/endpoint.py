@@ -51,6 +51,7 @@ Chapter: TypeAlias = Literal[
     "Conversations",
     "Agents",
     "Managed Agents",
+    "Files",
     "Ollama",
     "Model servers",
     "Usage",
@@ -110,8 +111,8 @@ class Endpoint(_Route, frozen=True, eq=False, kw_only=True):
     needs: web.AppKey[Any] | None = None
     """What `app` must have for the endpoint to be served."""
     takes_form: bool = False
-    """Whether the body may be `multipart/form-data`; then with an `Authorization` header, which no page can send in a
-    form.
+    """Whether the body may be `multipart/form-data`; then with an `Authorization` or `x-api-key` header, which no page
+    can send in a form.
     """
     description: str = ""
     parameters: tuple[Parameter, ...] = ()

@@ -172,7 +172,7 @@ def _operation(endpoint: Endpoint, schemas: dict[AnswerType, Schema]) -> Schema:
         found["requestBody"] = {
             "required": endpoint.body_required,
             **({"description": endpoint.body_description} if endpoint.body_description else {}),
-            "content": {"application/json": {"schema": ref(endpoint.body_name)}},
+            "content": {_body_type(endpoint): {"schema": ref(endpoint.body_name)}},
         }
     found["responses"] = _answers(endpoint, schemas)
     return found
@@ -211,6 +211,14 @@ def _one_content(given: list[Schema]) -> Schema:
     """Returns the content of either."""
     schemas = [each["content"]["application/json"]["schema"] for each in given]
     return {"application/json": {"schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas}}}
+
+
+def _body_type(endpoint: Endpoint) -> str:
+    return (
+        "multipart/form-data"
+        if endpoint.takes_form and isinstance(endpoint.body, type)
+        else "application/json"
+    )
 
 
 def _parameter(parameter: Parameter) -> Schema:
@@ -310,11 +318,7 @@ CHANGED_SCHEMAS: Final[dict[tuple[str, str], Schema]] = {
     ("ChatRequest", "top_logprobs"): NULL_SCHEMA,
     ("ChatRequest", "audio"): NULL_SCHEMA,
     ("ChatRequest", "modalities"): {"anyOf": [{"type": "array", "items": {"const": "text"}}, NULL_SCHEMA]},
-    ("ChatGivenFile", "file_id"): NULL_SCHEMA,
-    ("FilePart", "file_id"): NULL_SCHEMA,
     ("FilePart", "file_url"): NULL_SCHEMA,
-    ("ChatGivenFile", "file_data"): {"type": "string"},
-    ("FilePart", "file_data"): {"type": "string"},
     ("ConversationId", "id"): _CONVERSATION_ID,
     ("ResponseRequest", "conversation"): _CONVERSATION,
     ("ContextFields", "conversation"): _CONVERSATION,
@@ -326,6 +330,9 @@ CHANGED_SCHEMAS: Final[dict[tuple[str, str], Schema]] = {
 }
 """Schemas that differ from the model's, by schema and property."""
 
+_GIVEN_DATA, _GIVEN_ID = (
+    {"properties": {name: TEXT_SCHEMA}, "required": [name]} for name in ("file_data", "file_id")
+)
 NOT_WITHOUT_TYPE: Final[Schema] = {
     "anyOf": [
         {"properties": {"type": {"const": "item_reference"}}, "required": ["type"]},
@@ -367,7 +374,7 @@ def body_schemas(*, max_choices: int) -> dict[str, Schema]:
         found[name]["properties"][field] = schema
     found["ItemReference"] |= NOT_WITHOUT_TYPE
     for name in ("ChatGivenFile", "FilePart"):
-        found[name]["required"] = [*found[name].get("required", ()), "file_data"]
+        found[name]["anyOf"] = [_GIVEN_DATA, _GIVEN_ID]
     found["ChatRequest"]["properties"]["n"] = {
         "anyOf": [{"type": "integer", "minimum": 1, "maximum": max_choices}, NULL_SCHEMA]
     }

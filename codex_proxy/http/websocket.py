@@ -27,6 +27,7 @@ from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS, count_request
 from codex_proxy.http.middleware.request_context import CLIENT
 from codex_proxy.http.routing import ROUTED, next_target
 from codex_proxy.http.sse import stream_slot
+from codex_proxy.http.stored_files import with_stored_files
 from codex_proxy.http.turns import agent_headers
 from codex_proxy.responses.context import Context, ContextItem, context_item, read_context
 from codex_proxy.responses.foreground import ResponseReader, start_foreground
@@ -256,6 +257,7 @@ class _ResponsesSocket:
 
     async def _turn(self, frame: str | bytes, held: HeldBytes) -> None:
         body = frame.encode() if isinstance(frame, str) else frame
+        body = await with_stored_files(self._request, body, held.grow_to)
         try:
             while True:
                 parsed = await parse_body(self._request, body, self._parse)

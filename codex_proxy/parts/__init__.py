@@ -126,6 +126,7 @@ class KnownPart(msgspec.Struct, frozen=True):
 KNOWN: Final[Mapping[str, KnownPart]] = {
     "sessions": KnownPart(paths=("/agents", "/agents/", "/vaults")),
     "managed_agents": KnownPart(paths=("/agents", "/agents/", "/environments", "/environments/")),
+    "files": KnownPart(settings=("files",), paths=("/files", "/files/")),
     "traces": KnownPart(),
     "claude_code": KnownPart(
         agents=("claude-code",), settings=("claude_bin", "CLAUDE_BIN"), flags=("claude_bin",)

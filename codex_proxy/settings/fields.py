@@ -419,6 +419,11 @@ class CoreSettings(SourcedSettings):
         return (self.state_dir / "store.sqlite3" if is_default else Path(self.store)).expanduser().absolute()
 
     @property
+    def uploads_folder(self) -> Path:
+        """The folder of uploaded files, beside the store's file; it may not exist."""
+        return self.store_file.with_name(f"{self.store_file.name}.files")
+
+    @property
     def keys_path(self) -> Path:
         """The keys file, which may not exist."""
         return (self.keys_file or self.state_dir / "keys.toml").expanduser().absolute()

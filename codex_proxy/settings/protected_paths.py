@@ -82,6 +82,7 @@ def _own_files(settings: Settings) -> Iterator[tuple[str, str | Path, bool]]:
     yield "the settings file", settings.config_file, True
     if settings.in_file:
         yield "the store", settings.store_file, True
+        yield "the uploaded files", settings.uploads_folder, True
     yield from ((what, path, True) for what, path in _files_of_parts(settings))
     for reference in plugin_references(settings):
         part = plugin_part(reference)

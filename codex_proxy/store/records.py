@@ -113,6 +113,20 @@ SELECT owner, {COLUMNS} FROM @records AS records WHERE seq IN (SELECT record FRO
     return Query(sql, (kind,), convert)
 
 
+_OF_KIND: Final = f"""
+SELECT seq, owner, {COLUMNS} FROM @records AS records
+WHERE kind = ?1 AND parent IS NULL AND NOT deleted AND seq > ?2 ORDER BY seq LIMIT ?3"""
+
+
+def of_kind(kind: str, after: int, limit: int) -> Query[list[tuple[int, str, Record]]]:
+    """Returns row, owner and record of those without a parent behind the row `after`, of all owners."""
+
+    def convert(rows: Iterator[Row]) -> list[tuple[int, str, Record]]:
+        return [(row, owner, record_of(columns)) for row, owner, *columns in rows]
+
+    return Query(_OF_KIND, (kind, after, limit), convert)
+
+
 # --- writing --------------------------------------------------------------------------------------
 
 

@@ -374,6 +374,12 @@ class Store(ABC):
         """Returns owner and record of all that are busy, and that no other node holds, of all owners."""
         return await self._ask(records.busy(kind))
 
+    async def records_of_kind(self, kind: str, after: int, limit: int) -> list[tuple[int, str, Record]]:
+        """Returns row, owner and record of those without a parent behind the row `after` (0: the first), of all owners,
+        at most `limit`.
+        """
+        return await self._ask(records.of_kind(kind, after, limit))
+
     # --- the step memory ------------------------------------------------------------------------
 
     async def remember(self, owner: str, entries: Mapping[bytes, bytes], *, durable: bool = True) -> None:

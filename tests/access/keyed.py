@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import tomli_w
 
 from codex_proxy.app.server import Server
@@ -103,6 +104,16 @@ async def ids_of_agents(
         "subagent": subagent["id"],
         "subagent's turn": of_subagent.body["data"][0]["id"],
     }
+
+
+async def id_of_file(proxy: Proxy, headers: Mapping[str, str]) -> str:
+    """The id of a file that is uploaded; empty without the part that keeps them."""
+    if not any(each.path == "/files" for each in ENDPOINTS):
+        return ""
+    form = aiohttp.FormData({"purpose": "user_data"})
+    form.add_field("file", b"Mine.", filename="a.txt")
+    async with proxy.session.post(f"{proxy.url}/v1/files", data=form, headers=headers) as reply:
+        return str((await reply.json())["id"])
 
 
 def filled(path: str, ids: Mapping[str, str], **more: str) -> str:

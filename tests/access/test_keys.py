@@ -17,6 +17,7 @@ from codex_proxy.http.endpoints import ENDPOINTS
 from codex_proxy.http.middleware.rate_limit import MAX_WAITING, WRONG_KEYS, WrongKeys
 from tests.access.keyed import (
     filled,
+    id_of_file,
     ids_of_agents,
     key_header,
     keyed_proxy,
@@ -357,6 +358,7 @@ async def test_what_one_key_has_stored_no_other_finds(tmp_path: Path) -> None:
         ids = {"responses": response, "conversations": conversation, "turns": turn["id"], "stored": response}
         ids |= {"agents": of_agents["agent"], "sessions": of_agents["session"]}
         ids |= {"environments": of_agents["environment"]}
+        ids["files"] = await id_of_file(proxy, one)
         for endpoint in ENDPOINTS:
             collection = endpoint.path.partition("/{")[0].rpartition("/")[2]
             if "{" not in endpoint.path or collection == "models":

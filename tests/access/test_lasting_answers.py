@@ -93,6 +93,13 @@ LASTING: Final[Mapping[str, list[Ask]]] = {
 }
 """The routes whose answers last as long as a turn, an upstream or the client."""
 
+SHORT_OF_FILES: Final = (
+    "POST /files",
+    "GET /files",
+    "GET /files/{id}",
+    "DELETE /files/{id}",
+    "GET /files/{id}/content",
+)
 SHORT: Final = frozenset(
     {
         *("GET /", "GET /v1", "GET /api/hello", "GET /healthz", "GET /livez", "GET /readyz"),
@@ -122,6 +129,7 @@ SHORT: Final = frozenset(
         *("GET /ui/api/turns/{id}/cassette", "POST /ui/api/turns/{id}/cancel"),
         *(() if HAS_UPSTREAMS else OF_UPSTREAMS),
         *(SHORT_OF_SESSIONS if HAS_SESSIONS else ()),
+        *(() if absent_part("paths", "/files") else SHORT_OF_FILES),
         *("GET /ui/api/stored", "GET /ui/api/stored/{id}/tree", "GET /ui/api/conversations"),
     }
 )
@@ -415,7 +423,8 @@ async def test_a_body_that_is_still_sent_is_read_no_further(proxy: Proxy, tmp_pa
         authorization = key_header("one")["Authorization"]
         head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: {authorization}\r\n"
         head += "".join(f"{name}: {value}\r\n" for name, value in BETA.items())
-        writer.write(f"{head}Content-Type: application/json\r\nContent-Length: 9\r\n\r\n{{".encode())
+        kind = "multipart/form-data; boundary=b" if path == "/v1/files" else "application/json"
+        writer.write(f"{head}Content-Type: {kind}\r\nContent-Length: 9\r\n\r\n{{".encode())
         writers.append(writer)
         replies.append(asyncio.create_task(reader.readline()))
     await until(lambda: len(proxy.app[RIGHTS]._held) == len(posts))

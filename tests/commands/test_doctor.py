@@ -476,6 +476,7 @@ TRIED = (
         '{"open_files": 7}',
         '{"command": "x"}',
         '{"urls": "x"}',
+        '{"quota": "1"}',
         '{"pace": "recorded"}',
         "turn",
         "dev",

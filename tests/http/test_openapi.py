@@ -196,7 +196,7 @@ def test_the_schema_and_the_parser_of_responses_refuse_the_same(body: dict[str, 
     assert bool(refusal_of(parse, body)) == bool(found), found
 
 
-UNHEARD = [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]
+UNHEARD = [{"role": "user", "content": [{"type": "input_file", "file_url": "x"}]}]
 SEARCH = [{"type": "web_search"}]
 
 

@@ -96,7 +96,7 @@ def test_a_file_that_is_no_text_is_refused_and_the_field_named(data: bytes, why:
 @pytest.mark.parametrize(
     ("file", "field", "word"),
     [
-        ({"file_id": "file-1"}, "file_id", "Files API"),
+        ({"file_id": "file-1"}, "file_id", "POST /v1/files"),
         ({"file_data": "no base64!"}, "file_data", "not valid base64"),
         ({"file_data": "data:text/plain,hello"}, "file_data", "not valid base64"),
         ({}, "file_data", "must be given"),

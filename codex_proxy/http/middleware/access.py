@@ -327,12 +327,12 @@ def _check_content_type(request: web.Request) -> None:
     kind = request.content_type.lower()
     endpoint = request.get(ENDPOINT)
     if endpoint is not None and endpoint.takes_form and kind == FORM:
-        if "Authorization" in request.headers:
+        if "Authorization" in request.headers or "x-api-key" in request.headers:
             return
         raise Fault.of(
             FaultKind.UNSUPPORTED_MEDIA_TYPE,
-            f"The content type '{FORM}' needs an `Authorization` header, such as `Authorization: Bearer none`, because "
-            "a page could send it otherwise.",
+            f"The content type '{FORM}' needs an `Authorization` or `x-api-key` header, such as `Authorization: Bearer "
+            "none`, because a page could send it otherwise.",
         )
     if endpoint is not None and endpoint.chapter == "Ollama" and kind == "application/octet-stream":
         return  # LiteLLM sends this type there, or none, which aiohttp reads as this one; a form sends neither

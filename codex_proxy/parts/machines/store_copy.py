@@ -28,7 +28,17 @@ async def copy_store(settings: Settings, source: str, target: str, tell: Callabl
             count = await copy(one, other, tell)
         except StoreError as error:
             raise UserError(f"{error}. What was copied stays: the same command goes on there") from error
-    return f"{count} rows copied"
+    return f"{count} rows copied{_uploads_left(_place(settings, source), _place(settings, target))}"
+
+
+def _uploads_left(source: Settings, target: Settings) -> str:
+    """Returns what is to be done with the bytes of uploaded files, which are no rows of a store that is a file."""
+    folder = source.uploads_folder
+    if not source.in_file or not folder.is_dir() or not any(folder.iterdir()):
+        return ""
+    if target.in_file:
+        return f". Copy the uploaded files, too: {folder} to {target.uploads_folder}"
+    return f", without the bytes of the uploaded files in {folder}: upload these files anew"
 
 
 @asynccontextmanager

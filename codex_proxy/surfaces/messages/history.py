@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from codex_proxy.core.faults import Fault, bad_request
+from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.items import (
     HistoryCall,
     HistoryItem,
@@ -31,7 +31,7 @@ from codex_proxy.surfaces.messages.state import Element, unpack_items
 from codex_proxy.surfaces.messages.wire import BLOCK_FIELDS
 from codex_proxy.surfaces.requests.body import unsupported_value
 from codex_proxy.surfaces.requests.fields import FIELD_NAME, FieldNotes
-from codex_proxy.surfaces.requests.files import IMAGE_LEFT_OUT, decode_text, image_part
+from codex_proxy.surfaces.requests.files import IMAGE_LEFT_OUT, decode_text, image_part, no_file
 from codex_proxy.surfaces.requests.options import HistoryWithCalls, model_name
 
 _PDF: Final = "application/pdf"
@@ -136,10 +136,9 @@ class BlockReader:
                     self.web_images[part.url] = f"{param}.url"
                 self.web_images.setdefault(part.url, f"{param}.url")
             return part
-        raise bad_request(
-            "Invalid image: expected a source of the type 'base64' or 'url'; this server has no Files API.",
-            param,
-        )
+        if kind == "file":
+            raise _no_such_file("image", source, param)
+        raise bad_request("Invalid image: expected a source of the type 'base64', 'url' or 'file'.", param)
 
     # --- documents --------------------------------------------------------------------------------
 
@@ -159,6 +158,8 @@ class BlockReader:
             yield TextPart("</document>")
         elif kind == "base64" and isinstance(given, str) and (raw := _decoded(given)):
             yield self._file(raw, text_at(source, "media_type") or "of no type", title, head, param)
+        elif newest and kind == "file":
+            raise _no_such_file("document", source, f"{param}.source")
         elif newest:
             raise _not_sent_along(kind, f"{param}.source")
         else:
@@ -190,6 +191,11 @@ def _decoded(data: str) -> bytes:
         return b""
 
 
+def _no_such_file(kind: str, source: dict[str, Any], param: str) -> Fault:
+    message = f"Invalid {kind}: {no_file(text_at(source, 'file_id'))}"
+    return Fault.of(FaultKind.NOT_FOUND, message, param=f"{param}.file_id")
+
+
 def _not_sent_along(kind: str, param: str) -> Fault:
     if kind in _GIVEN_IN:
         field = _GIVEN_IN[kind]
@@ -197,8 +203,8 @@ def _not_sent_along(kind: str, param: str) -> Fault:
             f"Invalid document: a source of the type '{kind}' needs it in '{field}'.", f"{param}.{field}"
         )
     return bad_request(
-        "Invalid document: expected a source of the type 'base64', 'text' or 'content'; this server has no Files API, "
-        "and fetches no documents.",
+        "Invalid document: expected a source of the type 'base64', 'text', 'content' or 'file'; this server fetches no "
+        "documents.",
         param,
     )
 

@@ -9,6 +9,7 @@ from typing import Final
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.items import ImagePart
 from codex_proxy.core.media import ACCEPTED, NoImageError, PdfTexts, clean_data_url, decode_base64
+from codex_proxy.core.shown_text import excerpt
 
 _WEB_IMAGE: Final = re.compile(r"https?://\S", re.IGNORECASE)
 
@@ -51,6 +52,14 @@ NO_PDFS: Final = (
 )
 
 
+def no_file(id: str) -> str:
+    """Returns what is said of a `file_id` in whose place no file could be put (`requests.stored_files`)."""
+    return (
+        f"No file '{excerpt(id)}' is stored here for this key. It must have been uploaded (POST /v1/files), and not be "
+        "deleted or expired."
+    )
+
+
 def file_text(
     param: str,
     *,
@@ -65,9 +74,7 @@ def file_text(
     """
     if id is not None:
         raise bad_request(
-            "This server has no Files API. Send the file itself in 'file_data'.",
-            f"{param}.file_id",
-            "unsupported_value",
+            f"{no_file(id)} Send the file itself in 'file_data'.", f"{param}.file_id", "invalid_value"
         )
     if url is not None:
         raise bad_request(

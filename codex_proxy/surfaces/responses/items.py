@@ -11,7 +11,7 @@ from codex_proxy.core.faults import bad_request
 from codex_proxy.core.interfaces import IdSource
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.surfaces.requests.body import missing_parameter
-from codex_proxy.surfaces.requests.files import file_text, image_url
+from codex_proxy.surfaces.requests.files import file_text, image_url, no_file
 from codex_proxy.surfaces.responses import item_wire as wire
 
 ItemDict: TypeAlias = dict[str, Any]
@@ -179,9 +179,9 @@ def _part(part: wire.AnyPart, param: str, pdfs: PdfTexts | None, *, by_assistant
         )
         return _text(text, by_assistant=False)
     if part.image_url is None:
-        raise bad_request(
-            "An image must be given in 'image_url': this server has no Files API.", f"{param}.image_url"
-        )
+        if part.file_id is not None:
+            raise bad_request(no_file(part.file_id), f"{param}.file_id", "invalid_value")
+        raise bad_request("An image must be given in 'image_url' or 'file_id'.", f"{param}.image_url")
     url = image_url(part.image_url, f"{param}.image_url")
     return {"type": "input_image", "image_url": url, "detail": part.detail or "auto"}
 

@@ -292,7 +292,7 @@ def test_a_pdf_that_is_read_here_is_its_text() -> None:
 
 
 NOT_SENT_ALONG = [
-    ({"type": "file", "file_id": "file_011"}, "source"),
+    ({"type": "file", "file_id": "file_011"}, "source.file_id"),
     ({"type": "url", "url": "https://example.invalid/a.pdf"}, "source"),
     ({"type": ["file"], "data": PDF}, "source"),
     ({"data": PDF}, "source"),

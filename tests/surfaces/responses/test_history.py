@@ -89,12 +89,16 @@ def test_parts_that_no_agent_takes_are_refused_by_name(kind: str, role: str) -> 
     assert f"'{kind}'" in failure.message
 
 
-@pytest.mark.parametrize(
-    "part", [{"image_url": "ftp://a"}, {"image_url": "data:text/plain;base64,x"}, {"file_id": "file_1"}, {}]
-)
+@pytest.mark.parametrize("part", [{"image_url": "ftp://a"}, {"image_url": "data:text/plain;base64,x"}, {}])
 def test_an_image_needs_a_url_of_an_image(part: dict[str, Any]) -> None:
     failure = refusal_of(input=[{"role": "user", "content": [{"type": "input_image", **part}]}])
     assert failure.param == "input[0].content[0].image_url"
+
+
+def test_an_image_of_a_file_that_is_not_stored_is_refused_by_its_id() -> None:
+    failure = refusal_of(input=[{"role": "user", "content": [{"type": "input_image", "file_id": "file-1"}]}])
+    assert failure.param == "input[0].content[0].file_id"
+    assert "'file-1'" in failure.message
 
 
 def test_a_reference_is_an_id_with_or_without_its_type() -> None:

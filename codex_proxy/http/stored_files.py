@@ -1,0 +1,44 @@
+"""Puts uploaded files into the bodies that name them (`surfaces.requests.stored_files`). With its files a body has the
+limits of one in which its client has sent them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from aiohttp import web
+
+from codex_proxy.core.beside_the_loop import beside_the_loop
+from codex_proxy.core.media import GivenFile
+from codex_proxy.http.app_keys import FILE_SOURCE
+from codex_proxy.http.middleware.access import FORM
+from codex_proxy.http.middleware.request_context import OWNER
+from codex_proxy.surfaces.requests.stored_files import MARK, named_files, with_files
+
+READ_ON_LOOP: Final = 512 << 10
+"""Maximum bytes of a body that is read on the event loop."""
+_BASE64: Final = 4 / 3
+
+
+async def with_stored_files(request: web.Request, body: bytes, grow_to: Callable[[int], None]) -> bytes:
+    """Returns the body with the files that it names. `grow_to` counts its bytes. Raises `Fault` REQUEST_TOO_LARGE with
+    files that are too large, what `grow_to` raises, and if the body is no JSON object.
+    """
+    source = request.app.get(FILE_SOURCE)
+    if source is None or MARK not in body or request.content_type == FORM:
+        return body
+    named = await beside_the_loop(partial(named_files, body), long=len(body) > READ_ON_LOOP)
+    files: dict[str, GivenFile] = {}
+    size = len(body)
+    for id, times in named.items():
+        left = max(0, request.client_max_size - size)
+        file = await source.load(request[OWNER], id, int(left / _BASE64 / times))
+        if file is not None:
+            files[id] = file
+            size += int(len(file.data) * _BASE64) * times
+            grow_to(size)
+    if not files:
+        return body
+    return await beside_the_loop(partial(with_files, body, files), long=size > READ_ON_LOOP)

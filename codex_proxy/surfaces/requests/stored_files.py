@@ -1,0 +1,89 @@
+"""Uploaded files in requests: a part that names a file by `file_id` becomes one that contains it, so that every later
+reader sees what a client would have sent itself. What names no uploaded file stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from codex_proxy.core.json_values import text_at
+from codex_proxy.core.media import GivenFile, encode_base64
+from codex_proxy.surfaces.requests.body import decode_object
+
+MARK: Final = b"file_id"
+"""What a body has that names a file."""
+_LISTS: Final = ("messages", "input", "items")
+"""The fields of a body with messages or items."""
+_INNER: Final = ("content", "output", "source")
+"""The fields below which a message, an item or a part may have further parts."""
+_MAX_DEPTH: Final = 8
+
+
+def named_files(body: bytes) -> Counter[str]:
+    """Returns how often a JSON body names which files. Raises `Fault` if it is no JSON object."""
+    value = decode_object(body)
+    return Counter(id for name in _LISTS for part in _parts(value.get(name)) if (id := _id_of(part)))
+
+
+def with_files(body: bytes, files: Mapping[str, GivenFile]) -> bytes:
+    """Returns the body with the contents of `files` in place of their ids."""
+    fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    for name in _LISTS:
+        if name in fields and MARK in bytes(fields[name]):
+            value = msgspec.json.decode(fields[name])
+            for part in _parts(value):
+                if (file := files.get(_id_of(part))) is not None:
+                    _put(part, file)
+            fields[name] = msgspec.Raw(msgspec.json.encode(value))
+    return msgspec.json.encode(fields)
+
+
+def _parts(value: Any, depth: int = 0) -> Iterator[dict[str, Any]]:
+    """Yields all objects that may be parts. Arguments of calls, schemas and metadata are none."""
+    if depth > _MAX_DEPTH:
+        return
+    if isinstance(value, dict):
+        yield value
+        for name in _INNER:
+            yield from _parts(value.get(name), depth + 1)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _parts(each, depth + 1)
+
+
+def _place_of(part: dict[str, Any]) -> Any:
+    """Returns the object in a part that has the id: the part itself in Responses."""
+    kind = text_at(part, "type")
+    if kind in ("input_file", "input_image"):
+        return part
+    if kind == "file":  # of Chat Completions
+        return part.get("file")
+    source = part.get("source") if kind in ("document", "image") else None
+    return source if isinstance(source, dict) and text_at(source, "type") == "file" else None
+
+
+def _id_of(part: dict[str, Any]) -> str:
+    place = _place_of(part)
+    return text_at(place, "file_id") if isinstance(place, dict) else ""
+
+
+def _put(part: dict[str, Any], file: GivenFile) -> None:
+    """Puts a file into the part that names it."""
+    data, kind = encode_base64(file.data), part["type"]
+    if kind in ("document", "image"):
+        part["source"] = {"type": "base64", "media_type": file.media_type, "data": data}
+        if kind == "document" and not part.get("title"):
+            part["title"] = file.name
+        return
+    place, url = _place_of(part), f"data:{file.media_type};base64,{data}"
+    del place["file_id"]
+    if kind == "input_image":
+        place["image_url"] = url
+    else:
+        place["file_data"] = url
+        if not place.get("filename"):
+            place["filename"] = file.name
