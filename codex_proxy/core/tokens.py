@@ -22,7 +22,7 @@ _DENSE: Final = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 """Kana, Chinese and Hangul: mostly one token each."""
 _MARKS: Final = "\u0300-\u036f\u064b-\u0655\u0900-\u0e7f"
 """Combining marks, which belong to the letter before, and the scripts of India."""
-_SMALL: Final = rf"(?:[^\W\d_A-Z{_DENSE}]|[{_MARKS}])"
+_SMALL: Final = rf"(?:[a-z]++|[^\W\d_A-Z{_DENSE}]|[{_MARKS}])"
 _PIECE: Final = re.compile(
     rf"((?:[^\w\r\n]|_)?(?:[A-Z]*{_SMALL}+|[A-Z]+))"
     rf"|(\d{{1,3}})"
@@ -31,6 +31,10 @@ _PIECE: Final = re.compile(
     rf"|( ?(?:[^\w\s]|_)+[\r\n]*)|(.)",
     re.DOTALL,
 )
+_ASCII_PIECE: Final = re.compile(
+    r"[^a-zA-Z0-9\r\n]?(?:[A-Z]*[a-z]+|[A-Z]+)|[0-9]{1,3}|\s+(?!\S)|\s| ?[^a-zA-Z0-9\s]+[\r\n]*"
+)
+"""Matches the same pieces of a text of ASCII characters, in a third of the time."""
 WORD, DIGITS, DENSE_RUN, SPACE, SIGNS = range(1, 6)
 """The kinds of pieces: letters; up to three digits; Chinese, Japanese, Korean; white space; punctuation."""
 
@@ -67,7 +71,16 @@ def pieces(text: str) -> Iterator[tuple[int, str]]:
     """Yields the pieces of a text, each as its kind (the number of a group in `_PIECE`; 0: none of them) and its
     characters.
     """
+    if text.isascii():
+        return ((_kind_of(piece), piece) for piece in _ASCII_PIECE.findall(text))
     return ((match.lastindex or 0, match[0]) for match in _PIECE.finditer(text))
+
+
+def _kind_of(piece: str) -> int:
+    """Returns the kind of a piece of ASCII characters."""
+    if piece[-1].isalnum():
+        return WORD if piece[-1].isalpha() else DIGITS
+    return SPACE if piece.isspace() else SIGNS
 
 
 class TokenLimit:
@@ -111,8 +124,20 @@ class TokenLimit:
         return None if self._left >= 0 else max(0, counted + room - before)
 
 
+_MAX_SHORT_WORD: Final = 9
+
+
 def _count_tokens(text: str) -> int:
-    return sum(piece_cost(match.lastindex or 0, match[0]) for match in _PIECE.finditer(text))
+    if not text.isascii():
+        return sum([piece_cost(kind, piece) for kind, piece in pieces(text)])
+    found = _ASCII_PIECE.findall(text)
+    # Most pieces are one token: digits, a single sign, and short words.
+    others = [
+        piece
+        for piece in found
+        if len(piece) > _MAX_SHORT_WORD or (len(piece) > 1 and not piece[-1].isalnum())
+    ]
+    return len(found) + sum([piece_cost(_kind_of(piece), piece) - 1 for piece in others])
 
 
 def piece_cost(kind: int, piece: str) -> int:
@@ -121,7 +146,7 @@ def piece_cost(kind: int, piece: str) -> int:
     if kind == WORD:
         if "\u0590" <= piece[-1] < "\u0e80":  # Hebrew, Arabic, the scripts of India, Thai
             return (length + 2) // 3
-        return 1 if length <= 9 else (length + 3) // 6 if length <= 24 else length * 2 // 5
+        return 1 if length <= _MAX_SHORT_WORD else (length + 3) // 6 if length <= 24 else length * 2 // 5
     if kind == SIGNS:
         return 1 if length <= 3 else 2 + (length - 4) // 8
     if kind == DENSE_RUN:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, starmap
 
 import pytest
 from hypothesis import example, given, settings
@@ -12,7 +12,8 @@ from codex_proxy.core.events import ItemStarted, TextDelta
 from codex_proxy.core.items import Message
 from codex_proxy.core.limits import MaxTokens
 from codex_proxy.core.tokens import _PIECE as PIECE
-from codex_proxy.core.tokens import TokenLimit, estimate_all, estimate_tokens
+from codex_proxy.core.tokens import TokenLimit, estimate_all, estimate_tokens, piece_cost
+from codex_proxy.core.tokens import pieces as pieces_of
 from tests.cpu_time import cpu_seconds
 
 TEXTS = st.one_of(st.text(max_size=80), st.text("aB1 \n_.-é語한", max_size=80))
@@ -42,6 +43,12 @@ def test_no_text_has_no_tokens() -> None:
 @given(TEXTS)
 def test_a_text_has_no_more_tokens_than_characters(text: str) -> None:
     assert bool(text) <= estimate_tokens(text) <= len(text)
+
+
+@given(st.one_of(st.text(st.characters(max_codepoint=127), max_size=80), st.text("aB1 \n_.-\t", max_size=80)))
+def test_a_text_of_ascii_characters_has_the_pieces_that_it_has_among_others(text: str) -> None:
+    assert list(pieces_of(text)) == [(match.lastindex, match[0]) for match in PIECE.finditer(text)]
+    assert estimate_tokens(text) == sum(starmap(piece_cost, pieces_of(text)))
 
 
 def test_a_long_text_is_estimated_by_its_ends() -> None:
