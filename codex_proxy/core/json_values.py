@@ -84,7 +84,7 @@ def objects_in(value: object) -> list[dict[str, Any]]:
 def canonical_json(text: str) -> str:
     """Returns JSON with sorted names and without spaces, so that equal values are equal texts; other text unchanged."""
     try:
-        return json.dumps(json.loads(text, parse_float=_number), sort_keys=True, separators=(",", ":"))
+        return _canonical_encoder.encode(_canonical_decoder.decode(text))
     except UNREADABLE:
         return text
 
@@ -96,6 +96,11 @@ _MAX_EXACT: Final = 2**53
 def _number(text: str) -> float:
     number = float(text)
     return int(number) if number.is_integer() and abs(number) < _MAX_EXACT else number
+
+
+# Made once: that costs as much as a short document, and a turn has one for each call of its history.
+_canonical_decoder: Final = json.JSONDecoder(parse_float=_number)
+_canonical_encoder: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
 def is_json(data: bytes) -> bool:
