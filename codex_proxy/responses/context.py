@@ -71,7 +71,7 @@ class Context(msgspec.Struct, frozen=True):
     fresh: tuple[ContextItem, ...] = ()
     """The request's own items, with references resolved."""
     input: tuple[StoredItem, ...] = ()
-    """The request's own items, to be stored."""
+    """The request's own items, if they will be stored."""
     size: int = 0
     """The bytes of the items that were read from the store for it."""
     shortened: bool = False
@@ -98,16 +98,17 @@ async def read_context(
     await _visit_earlier(request, store, owner, visit)
     known = {item.shown["id"] for item in earlier if item.shown is not None and "id" in item.shown}
     own = await _own_items(request, known, store, owner, ids)
+    keeps = isinstance(request, ParsedResponse) and (request.store or request.conversation is not None)
     fresh: list[ContextItem] = []
     kept: list[StoredItem] = []
     for item, stored in own:
         if stored is None:
             fresh.append(ContextItem(item))
-            kept.append(StoredItem(item["id"], json_bytes(item), created=now))
         else:
             fresh.append(msgspec.structs.replace(context_item(stored), shown=item))
-            kept.append(stored)
             size += stored.size
+        if keeps:
+            kept.append(stored or StoredItem(item["id"], json_bytes(item), created=now))
     return Context(tuple(earlier), tuple(fresh), tuple(kept), size)
 
 

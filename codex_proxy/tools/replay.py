@@ -131,10 +131,8 @@ def remembered_turn(
 
 def call_key(call: HistoryCall) -> bytes:
     """Returns the call's key: the SHA-256 of its kind, id, name and canonical arguments."""
-    digest = hashlib.sha256()
-    for part in (call.kind, call.call_id, call.name, call.canonical_arguments):
-        digest.update(part.encode("utf-8", "surrogatepass") + b"\0")
-    return digest.digest()
+    text = "\0".join((call.kind, call.call_id, call.name, call.canonical_arguments, ""))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
 def key_of_all(keys: Iterable[bytes]) -> bytes:

@@ -17,10 +17,12 @@ from codex_proxy.core.items import (
     RawHistoryItem,
     TextPart,
 )
+from codex_proxy.responses.context import read_context
 from codex_proxy.responses.saving import stored_output
 from codex_proxy.runs.idle_sessions import item_digests
 from codex_proxy.runs.model_items import ModelItem, with_whole_calls
 from tests.growth import assert_linear
+from tests.surfaces.responses.asking import HELLO, ask
 
 
 class Ids:
@@ -125,3 +127,25 @@ READERS: Final[dict[str, Callable[[list[HistoryItem]], object]]] = {
 @pytest.mark.parametrize("reader", READERS)
 def test_a_history_takes_time_proportional_to_its_size(reader: str, shape: str) -> None:
     assert_linear(HISTORIES[shape], READERS[reader], 800)
+
+
+class EmptyStore:
+    async def scan_conversation(self, owner: str, id: str, visit: Callable[..., object]) -> None:
+        """The conversation has no items."""
+
+
+@pytest.mark.parametrize(
+    ("fields", "kept"),
+    [
+        ({"store": False}, 0),
+        ({"store": True}, 1),
+        ({}, 1),
+        ({"store": False, "conversation": "conv_1"}, 1),
+    ],
+)
+async def test_the_input_of_a_response_is_encoded_only_to_be_stored(
+    fields: dict[str, Any], kept: int
+) -> None:
+    store: Any = EmptyStore()
+    context = await read_context(ask(input=[HELLO], **fields), store, "", Ids(), 0.0)
+    assert (len(context.fresh), len(context.input)) == (1, kept)

@@ -298,6 +298,11 @@ def test_the_fields_of_a_key_do_not_run_into_each_other() -> None:
     assert call_key(HistoryCall("a", "b", "\ud800")) != call_key(HistoryCall("a", "b", "?"))
 
 
+def test_the_key_of_a_call_is_the_one_of_earlier_releases_since_it_is_on_disk() -> None:
+    key = "237359e89d39c5a3fe80ad78cf75044fcbe516675becf28ab041acaf853544e0"
+    assert call_key(HistoryCall("call_1", "get", '{"b": 1.0, "a": [2]}')).hex() == key
+
+
 @given(HISTORIES)
 def test_there_is_a_key_for_every_call(history: list[HistoryItem]) -> None:
     assert keys_of(history) == [call_key(item) for item in history if isinstance(item, HistoryCall)]
