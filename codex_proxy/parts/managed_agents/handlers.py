@@ -33,6 +33,7 @@ from codex_proxy.parts.managed_agents.pages import (
     page_query,
     time_range,
 )
+from codex_proxy.parts.managed_agents.serving import check_served
 from codex_proxy.parts.sessions.agents import StoredAgent
 from codex_proxy.parts.sessions.records import AGENT, AGENT_VERSION, agent_record, not_found, version_id
 from codex_proxy.parts.sessions.service import SESSIONS, Sessions
@@ -70,10 +71,12 @@ async def create_managed_agent(request: web.Request) -> web.Response:
     sessions, owner = at(request)
     store = sessions.store  # without one the body is not read
     given = await parse(request, wire.ManagedAgentBody)
+    settings = agents.settings_of(given, None)
+    check_served(sessions, owner, settings)
     now = sessions.now()
     agent = StoredAgent(
         id=sessions.new_id("agent_"),
-        settings=agents.settings_of(given, None),
+        settings=settings,
         created_at=now,
         updated_at=now,
         metadata=given.metadata or {},
@@ -121,8 +124,14 @@ async def update_managed_agent(request: web.Request) -> web.Response:
     """
     sessions, owner = at(request)
     given = await parse(request, wire.ManagedAgentUpdate)
-    agent = await sessions.change_agent(owner, _id(request), lambda agent: agents.changed(agent, given))
-    return json_response(agents.agent_object(agent))
+
+    def changed(before: StoredAgent) -> StoredAgent:
+        agent = agents.changed(before, given)
+        if agent.settings != before.settings:
+            check_served(sessions, owner, agent.settings)
+        return agent
+
+    return json_response(agents.agent_object(await sessions.change_agent(owner, _id(request), changed)))
 
 
 async def archive_managed_agent(request: web.Request) -> web.Response:

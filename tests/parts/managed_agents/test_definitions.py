@@ -10,7 +10,7 @@ import anthropic
 import pytest
 
 from tests.http.serving import Proxy, fake_proxy
-from tests.parts.managed_agents.driving import TOOLSET, WEATHER, sdk
+from tests.parts.managed_agents.driving import WEATHER, sdk
 from tests.sdk_fields import unknown_fields
 
 
@@ -33,13 +33,12 @@ async def test_an_agent_is_created_and_each_change_is_a_version(api: Any) -> Non
         name="Weather",
         system="Be kind.",
         description="Knows the weather.",
-        tools=[TOOLSET, WEATHER],
+        tools=[WEATHER],
         metadata={"team": "a", "old": "x"},
     )
     assert not unknown_fields(made)
     assert (made.version, made.model.id, made.model.effort.type) == (1, "codex-5", "high")
-    assert made.tools[0].default_config.permission_policy.type == "always_allow"
-    assert made.tools[1].input_schema.required == ["city"]
+    assert made.tools[0].input_schema.required == ["city"]
 
     changed = await api.agents.update(made.id, version=1, system=None, metadata={"team": "b", "old": None})
     assert (changed.version, changed.system, changed.metadata) == (2, None, {"team": "b"})

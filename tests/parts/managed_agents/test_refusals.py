@@ -162,3 +162,23 @@ async def test_a_version_is_a_number_from_1(proxy: Proxy, version: str) -> None:
 async def test_what_belongs_to_another_key_does_not_exist(tmp_path: Path) -> None:
     async with keyed_proxy(tmp_path, {"one": {}, "two": {}}) as proxy:
         one, two = ({**HEADERS, **key_header(name)} for name in ("one", "two"))
+        agent = (await ask(proxy, "POST", "/v1/agents", AGENT, one)).body
+        await ask(proxy, "POST", f"/v1/agents/{agent['id']}", {"name": "b"}, one)
+        place = (await ask(proxy, "POST", "/v1/environments", {"name": "e"}, one)).body
+        for method, path in (
+            ("GET", f"/v1/agents/{agent['id']}"),
+            ("GET", f"/v1/agents/{agent['id']}?version=1"),
+            ("GET", f"/v1/agents/{agent['id']}/versions"),
+            ("POST", f"/v1/agents/{agent['id']}"),
+            ("POST", f"/v1/agents/{agent['id']}/archive"),
+            ("GET", f"/v1/environments/{place['id']}"),
+            ("POST", f"/v1/environments/{place['id']}"),
+            ("POST", f"/v1/environments/{place['id']}/archive"),
+            ("DELETE", f"/v1/environments/{place['id']}"),
+        ):
+            answer = await ask(proxy, method, path, {} if method == "POST" else None, two)
+            assert (answer.status, answer.body["error"]["type"]) == (404, "not_found_error"), path
+        for path in ("/v1/agents", "/v1/environments"):
+            assert (await ask(proxy, "GET", path, headers=two)).body == {"data": [], "next_page": None}
+            assert len((await ask(proxy, "GET", path, headers=one)).body["data"]) == 1
+        assert (await ask(proxy, "POST", "/v1/environments", {"name": "e"}, two)).status == 200

@@ -121,7 +121,7 @@ async def test_an_agent_of_one_api_is_read_through_the_other(proxy: Proxy) -> No
     await proxy.send("POST", path, {"name": "N"}, headers=OPENAI)
     seen = (await proxy.send("GET", f"{path}?version=2", headers=ANTHROPIC[0])).body
     assert (seen["system"], seen["name"], seen["version"]) == ("Ho.", made["id"], 2)
-    tools = [{"type": "agent_toolset_20260401"}, seen["tools"][0]]
+    tools = [{"type": "agent_toolset_20260401", "default_config": {"enabled": False}}, seen["tools"][0]]
     await proxy.send("POST", path, {"tools": tools, "mcp_servers": []}, headers=ANTHROPIC[0])
     changed = (await proxy.send("GET", path, headers=OPENAI)).body
     assert [tool["type"] for tool in changed["tools"]] == ["function", "web_search"]  # which was not shown
