@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from codex_proxy.core.items import ToolName
 from codex_proxy.core.turn import Toolset
 from codex_proxy.parts.sessions.records import AGENT
 from codex_proxy.parts.sessions.service import SESSIONS
@@ -48,7 +49,7 @@ async def test_a_toolset_is_answered_with_the_defaults_and_with_what_was_named(t
                 ],
             }
         ]
-        asked = ("bash", "write", "edit", "glob", "grep", "web_search")
+        asked: tuple[ToolName, ...] = ("bash", "write", "edit", "glob", "grep", "web_search")
         assert await stored_toolset(proxy, made["id"]) == Toolset(("read",), asked)
         path = f"/v1/agents/{made['id']}"
         plain = (await ask(proxy, "POST", path, {"tools": [TOOLSET]}, WITH_KEY)).body
