@@ -273,13 +273,13 @@ class SessionStore:
         await self.write(owner, [gone], require=SESSION.key(id), epoch=epoch, tell=tell)
         await self.delete(owner, SESSION, id)
 
-    async def take(self, owner: str, id: str) -> RecordLease:
-        """Takes the lease of a session. Raises `HeldElsewhere`, and `Fault`."""
+    async def take(self, owner: str, kind: Kind[T], id: str) -> RecordLease:
+        """Takes the lease of a session or an agent. Raises `HeldElsewhere`, and `Fault`."""
         with store_errors_as_faults():
             try:
-                found = await self._store.leases.records.take(owner, *SESSION.key(id))
+                found = await self._store.leases.records.take(owner, *kind.key(id))
             except NotStored:
-                raise not_found(SESSION, id) from None
+                raise not_found(kind, id) from None
         if isinstance(found, RecordLease):
             return found
         raise HeldElsewhere(found)

@@ -130,20 +130,35 @@ class Sessions:
     async def change_agent(
         self, owner: str, id: str, change: Callable[[StoredAgent], StoredAgent]
     ) -> StoredAgent:
-        """Changes an agent. With other settings or metadata it is a new version, and the one before is kept."""
+        """Changes an agent. With other settings or metadata it is a new version, and the one before is kept. Raises
+        `Fault`, UNAVAILABLE while another server changes it.
+        """
         async with self.changing(owner, id):
-            before = await self.store.get(owner, AGENT, id)
-            agent, records = change(before), []
-            if agent == before:
-                return agent
-            if (agent.settings, agent.metadata) != (before.settings, before.metadata):
-                agent = replace(agent, version=before.version + 1)
-                records.append(version_record(before, self.epoch()))
-            agent = replace(agent, updated_at=self.now())
-            record = agent_record(agent)
-            # One that was deleted does not come back.
-            await self.store.write(owner, [*records, record], require=record.key)
+            try:
+                lease = await self.store.take(owner, AGENT, id)
+            except HeldElsewhere:
+                message = "Another server changes this agent at the moment: try again."
+                raise Fault.of(FaultKind.UNAVAILABLE, message, retry_after=1) from None
+            try:
+                return await self._change_agent(owner, id, change, lease.epoch)
+            finally:
+                lease.release()
+
+    async def _change_agent(
+        self, owner: str, id: str, change: Callable[[StoredAgent], StoredAgent], epoch: int
+    ) -> StoredAgent:
+        before = await self.store.get(owner, AGENT, id)
+        agent, records = change(before), []
+        if agent == before:
             return agent
+        if (agent.settings, agent.metadata) != (before.settings, before.metadata):
+            agent = replace(agent, version=before.version + 1)
+            records.append(version_record(before, self.epoch()))
+        agent = replace(agent, updated_at=self.now())
+        record = agent_record(agent)
+        # One that was deleted does not come back.
+        await self.store.write(owner, [*records, record], require=record.key, epoch=epoch)
+        return agent
 
     # --- finding ------------------------------------------------------------------------------------
 
@@ -166,7 +181,7 @@ class Sessions:
             yield live
 
     async def _load(self, owner: str, id: str) -> LiveSession:
-        lease = await self.store.take(owner, id)
+        lease = await self.store.take(owner, SESSION, id)
         try:
             await self._receive()  # what the server has told that held it before comes first
             session = await self.store.get(owner, SESSION, id)
