@@ -49,7 +49,7 @@ ATTRIBUTES: Final = frozenset({"__dict__", "__subclasses__", "__globals__", "__b
 ALLOWED: Final[dict[str, str]] = {
     # Imports and calls:
     "codex_proxy.parts.__init__:_is_there": "the names in KNOWN",
-    "codex_proxy.parts.__init__:parts": "the names in KNOWN",
+    "codex_proxy.parts.__init__:_found": "the names in KNOWN",
     "codex_proxy.parts.__init__:absent_part": "the fields of `KnownPart`",
     "codex_proxy.parts.__init__:own_settings_of": "what parts declare",
     "codex_proxy.agents.fake.fake_spec:<module>": "what parts declare",

@@ -232,8 +232,8 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         "GET /models",
         server_info.list_models,
         (ModelList, CodexModelList, AnthropicModelList),
-        description="The list has Anthropic's form if the request has `anthropic-version`, or a key only in "
-        "`x-api-key`.",
+        description="The list has Anthropic's form if the request has `anthropic-version` or `anthropic-beta`, or a "
+        "key only in `x-api-key`.",
         parameters=(
             _ANTHROPIC_VERSION,
             _query("limit", TEXT_SCHEMA, f"Anthropic's form: entries on a page, 1 to {MAX_PAGE}."),

@@ -178,8 +178,12 @@ Table = TypeVar("Table")
 @cache
 def parts() -> tuple[Part, ...]:
     """Returns the parts whose folders are there, with those of the parts that they use."""
-    found = [importlib.import_module(f"{__name__}.{name}").PART for name in KNOWN if _is_there(name)]
-    return tuple(part for part in found if all(map(_is_there, part.uses)))
+    return tuple(part for part in _found() if all(map(_is_there, part.uses)))
+
+
+@cache
+def _found() -> tuple[Part, ...]:
+    return tuple(importlib.import_module(f"{__name__}.{name}").PART for name in KNOWN if _is_there(name))
 
 
 def _is_there(name: str) -> bool:
@@ -204,8 +208,10 @@ def absent_part(kind: str, name: str) -> str:
 
 
 def absent_part_text(part: str) -> str:
-    """Returns what an error calls an absent part."""
-    return f"the part {part}, which is not in this installation"
+    """Returns what an error calls an absent part, or the one that it uses."""
+    used = [each for found in _found() if found.name == part for each in found.uses]
+    lacking = next((each for each in used if not _is_there(each)), part)
+    return f"the part {lacking}, which is not in this installation"
 
 
 def shared_store() -> str:

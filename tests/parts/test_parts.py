@@ -35,12 +35,14 @@ from codex_proxy.app.server import make_server
 from codex_proxy.settings.fields import Settings
 
 async def main():
+    headers = json.loads({headers!r})
     settings = Settings(agent="fake", port=0, state_dir=Path({state!r}), workdir=Path({state!r}))
     server = await make_server(settings, {{"PATH": "/usr/bin:/bin"}})
     await server.start()
     try:
         url = f"http://127.0.0.1:{{server.port}}/v1/{path}"
-        async with aiohttp.ClientSession() as session, session.post(url, json=json.loads({body!r})) as reply:
+        body = json.loads({body!r})
+        async with aiohttp.ClientSession(headers=headers) as session, session.post(url, json=body) as reply:
             print(reply.status, await reply.text())
     finally:
         await server.stop()
@@ -144,9 +146,10 @@ def python(folder: Path, *arguments: str, **environment: str) -> subprocess.Comp
     )
 
 
-def asked(folder: Path, path: str, body: Any) -> tuple[int, Any]:
+def asked(folder: Path, path: str, body: Any, **headers: str) -> tuple[int, Any]:
     """Asks a server of the copy. Returns the status and the body of its answer."""
-    script = ASKS.format(root=str(folder), state=str(folder), path=path, body=json.dumps(body))
+    values = {"body": json.dumps(body), "headers": json.dumps(headers)}
+    script = ASKS.format(root=str(folder), state=str(folder), path=path, **values)
     told = python(folder, "-c", script)
     assert told.returncode == 0, told.stderr
     status, _, answer = told.stdout.splitlines()[-1].partition(" ")
@@ -187,6 +190,21 @@ def test_a_path_of_an_absent_part_is_refused_with_its_name(
 ) -> None:
     status, answer = asked(without(name), path.removeprefix("/"), {"model": "m", "input": "hi"})
     expected = f"{path} is served by the part {name}, which is not in this installation."
+    assert (status, answer["error"]["message"]) == (404, expected)
+
+
+def test_a_path_of_two_vendors_serves_the_one_whose_part_is_there(without: Callable[[str], Path]) -> None:
+    folder = without("managed_agents")
+    status, answer = asked(folder, "agents", {"model": "codex-5"}, **{"OpenAI-Beta": "agents=v1"})
+    assert (status, answer["object"]) == (201, "agent")
+    status, answer = asked(folder, "agents", {"model": "codex-5"}, **{"anthropic-version": "2023-06-01"})
+    expected = "/agents is served by the part managed_agents, which is not in this installation."
+    assert (status, answer["type"], answer["error"]["message"]) == (404, "error", expected)
+
+
+def test_a_part_is_absent_without_the_part_that_it_uses(without: Callable[[str], Path]) -> None:
+    status, answer = asked(without("sessions"), "environments", {"name": "here"})
+    expected = "/environments is served by the part sessions, which is not in this installation."
     assert (status, answer["error"]["message"]) == (404, expected)
 
 

@@ -37,6 +37,7 @@ from codex_proxy.parts.managed_agents.serving import check_served
 from codex_proxy.parts.sessions.agents import StoredAgent
 from codex_proxy.parts.sessions.records import AGENT, AGENT_VERSION, agent_record, not_found, version_id
 from codex_proxy.parts.sessions.service import SESSIONS, Sessions
+from codex_proxy.parts.sessions.versions import change_agent
 from codex_proxy.parts.sessions.wire import parse_body_of
 from codex_proxy.store.values import PageRequest
 from codex_proxy.surfaces.requests.body import RequestModel, integer_in
@@ -131,15 +132,15 @@ async def update_managed_agent(request: web.Request) -> web.Response:
             check_served(sessions, owner, agent.settings)
         return agent
 
-    return json_response(agents.agent_object(await sessions.change_agent(owner, _id(request), changed)))
+    return json_response(agents.agent_object(await change_agent(sessions, owner, _id(request), changed)))
 
 
 async def archive_managed_agent(request: web.Request) -> web.Response:
     """Archives an agent: it can be read, but not changed or used."""
     sessions, owner = at(request)
     now = sessions.now()
-    agent = await sessions.change_agent(
-        owner, _id(request), lambda agent: replace(agent, archived_at=agent.archived_at or now)
+    agent = await change_agent(
+        sessions, owner, _id(request), lambda agent: replace(agent, archived_at=agent.archived_at or now)
     )
     return json_response(agents.agent_object(agent))
 

@@ -59,6 +59,7 @@ from codex_proxy.parts.sessions.sessions import (
 )
 from codex_proxy.parts.sessions.stream import CONNECTED, EventReader
 from codex_proxy.parts.sessions.subagents import subagent_object
+from codex_proxy.parts.sessions.versions import change_agent
 from codex_proxy.responses.prepare import PreparedResponse
 from codex_proxy.store.values import Page, PageRequest
 from codex_proxy.surfaces.requests.body import RequestModel, number_in, unsupported_value
@@ -133,7 +134,7 @@ async def update_agent(request: web.Request) -> web.Response:
         metadata = (given.metadata or {}) if "metadata" in given.model_fields_set else agent.metadata
         return replace(agent, settings=settings_of(given, agent.settings), metadata=metadata)
 
-    return json_response(agent_object(await sessions.change_agent(owner, _id(request), changed)))
+    return json_response(agent_object(await change_agent(sessions, owner, _id(request), changed)))
 
 
 async def delete_agent(request: web.Request) -> web.Response:

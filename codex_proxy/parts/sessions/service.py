@@ -23,7 +23,7 @@ from codex_proxy.core.own_errors import trace_of
 from codex_proxy.core.own_tools import toolset_faults
 from codex_proxy.core.turn import StoredSession
 from codex_proxy.http.body import ByteBudget
-from codex_proxy.parts.sessions.agents import StoredAgent, requested_tool, turn_request
+from codex_proxy.parts.sessions.agents import requested_tool, turn_request
 from codex_proxy.parts.sessions.approvals import MAY_NOT_ASK
 from codex_proxy.parts.sessions.commands import (
     Change,
@@ -39,14 +39,11 @@ from codex_proxy.parts.sessions.conversation import message_item
 from codex_proxy.parts.sessions.messages import Told
 from codex_proxy.parts.sessions.other_servers import OtherServers
 from codex_proxy.parts.sessions.records import (
-    AGENT,
     LEASE_LOST,
     SESSION,
     TURN,
     HeldElsewhere,
     SessionStore,
-    agent_record,
-    version_record,
 )
 from codex_proxy.parts.sessions.running import MANY_ENTRIES, RESTARTED, LiveSession
 from codex_proxy.parts.sessions.sessions import Content, Session
@@ -124,41 +121,6 @@ class Sessions:
         lock = self._loads.setdefault((owner, id), asyncio.Lock())
         async with lock:
             yield
-
-    # --- agents -------------------------------------------------------------------------------------
-
-    async def change_agent(
-        self, owner: str, id: str, change: Callable[[StoredAgent], StoredAgent]
-    ) -> StoredAgent:
-        """Changes an agent. With other settings or metadata it is a new version, and the one before is kept. Raises
-        `Fault`, UNAVAILABLE while another server changes it.
-        """
-        async with self.changing(owner, id):
-            try:
-                lease = await self.store.take(owner, AGENT, id)
-            except HeldElsewhere:
-                message = "Another server changes this agent at the moment: try again."
-                raise Fault.of(FaultKind.UNAVAILABLE, message, retry_after=1) from None
-            try:
-                return await self._change_agent(owner, id, change, lease.epoch)
-            finally:
-                lease.release()
-
-    async def _change_agent(
-        self, owner: str, id: str, change: Callable[[StoredAgent], StoredAgent], epoch: int
-    ) -> StoredAgent:
-        before = await self.store.get(owner, AGENT, id)
-        agent, records = change(before), []
-        if agent == before:
-            return agent
-        if (agent.settings, agent.metadata) != (before.settings, before.metadata):
-            agent = replace(agent, version=before.version + 1)
-            records.append(version_record(before, self.epoch()))
-        agent = replace(agent, updated_at=self.now())
-        record = agent_record(agent)
-        # One that was deleted does not come back.
-        await self.store.write(owner, [*records, record], require=record.key, epoch=epoch)
-        return agent
 
     # --- finding ------------------------------------------------------------------------------------
 

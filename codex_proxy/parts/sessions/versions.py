@@ -1,0 +1,41 @@
+"""The versions of agents: an agent is changed under its lease, and what it was before stays below it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from codex_proxy.core.faults import Fault, FaultKind
+from codex_proxy.parts.sessions.agents import StoredAgent
+from codex_proxy.parts.sessions.records import AGENT, HeldElsewhere, agent_record, version_record
+from codex_proxy.parts.sessions.service import Sessions
+
+
+async def change_agent(
+    sessions: Sessions, owner: str, id: str, change: Callable[[StoredAgent], StoredAgent]
+) -> StoredAgent:
+    """Changes an agent. With other settings or metadata it is a new version, and the one before is kept. Raises
+    `Fault`: NOT_FOUND, UNAVAILABLE while another server changes it, and what `change` raises.
+    """
+    async with sessions.changing(owner, id):
+        try:
+            lease = await sessions.store.take(owner, AGENT, id)
+        except HeldElsewhere:
+            message = "Another server changes this agent at the moment: try again."
+            raise Fault.of(FaultKind.UNAVAILABLE, message, retry_after=1) from None
+        try:
+            before = await sessions.store.get(owner, AGENT, id)
+            agent, records = change(before), []
+            if agent == before:
+                return agent
+            if (agent.settings, agent.metadata) != (before.settings, before.metadata):
+                agent = replace(agent, version=before.version + 1)
+                records.append(version_record(before, sessions.epoch()))
+            agent = replace(agent, updated_at=sessions.now())
+            record = agent_record(agent)
+            # One that was deleted does not come back.
+            await sessions.store.write(owner, [*records, record], require=record.key, epoch=lease.epoch)
+            return agent
+        finally:
+            lease.release()
