@@ -300,6 +300,8 @@ class ApprovalRequested(_Event, tag="approval_requested", frozen=True, gc=False)
     """Whether this server has allowed it at once, as the turn's toolset says; else it has declined."""
     item_id: str = ""
     """The item of the call that is asked for, if it is told."""
+    of_server: bool = False
+    """Whether this server asks, before it calls an MCP server, and not the agent."""
 
 
 class InputRequested(_Event, tag="input_requested", frozen=True, gc=False):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any, Final, Literal, TypeAlias, get_args
 
@@ -87,22 +87,45 @@ class HostedTools(msgspec.Struct, frozen=True):
     """Maximum calls of these tools; None: the model server's."""
 
 
+class McpPermissions(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The permission policies of an MCP server's tools: that of all but the `others`, which have the other one."""
+
+    server: str
+    policy: Permission
+    others: tuple[str, ...] = ()
+
+
 class Toolset(msgspec.Struct, frozen=True, omit_defaults=True):
     """The agent's own tools in a turn: those that run without a question, as far as the sandbox lets them, and those
-    before whose calls the client is asked. Both in the order of `TOOL_NAMES`.
+    before whose calls the client is asked. Both in the order of `TOOL_NAMES`. And of which calls of MCP servers it is
+    asked; servers that are not in `mcp` are called without a question.
     """
 
     allowed: tuple[ToolName, ...] = ()
     asked: tuple[ToolName, ...] = ()
+    mcp: tuple[McpPermissions, ...] = ()
 
     @classmethod
-    def of(cls, permissions: Mapping[ToolName, Permission]) -> Toolset:
+    def of(cls, permissions: Mapping[ToolName, Permission], mcp: Iterable[McpPermissions] = ()) -> Toolset:
         """Returns the toolset of these tools."""
         allowed, asked = (
             tuple(name for name in TOOL_NAMES if permissions.get(name) == each)
             for each in ("always_allow", "always_ask")
         )
-        return cls(allowed, asked)
+        return cls(allowed, asked, tuple(mcp))
+
+    @property
+    def asks(self) -> bool:
+        """Whether the client may be asked."""
+        return bool(self.asked) or any(each.policy == "always_ask" or each.others for each in self.mcp)
+
+    def asks_mcp(self, server: str, tool: str) -> bool:
+        """Whether the client is asked before a call of an MCP server's tool."""
+        return any(
+            (each.policy == "always_ask") is not (tool in each.others)
+            for each in self.mcp
+            if each.server == server
+        )
 
     @property
     def enabled(self) -> tuple[ToolName, ...]:

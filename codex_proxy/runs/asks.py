@@ -137,7 +137,8 @@ class OpenAsks:
         turn, why = self._turn, ""
         if not isinstance(event, ApprovalRequested) or (turn.toolset is None and turn.approvals == "decline"):
             return DECLINED
-        permission = "always_ask" if turn.toolset is None else _permission(event)
+        asks = turn.toolset is None or event.of_server
+        permission = "always_ask" if asks else _permission(event)
         if permission is None:
             why = NO_TOOL
         elif permission == "always_ask" and turn.approvals == "decline":

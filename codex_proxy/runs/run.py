@@ -289,7 +289,9 @@ class Run:
 
     @_fails_turn_on_error
     def _answer(self, request_id: str, decision: Decision) -> None:
-        if self._session is not None and not self._repair.ended:
+        if self._session is None or self._repair.ended:
+            return
+        if self._calls is None or not self._calls.decide(self, request_id, decision):
             self._session.answer(request_id, decision)
 
     @_fails_turn_on_error

@@ -1,4 +1,6 @@
-"""Runs a turn's calls that this server answers (MCP tools): a task each, cancelled at the turn's end."""
+"""Runs a turn's calls that this server answers (MCP tools): a task each, cancelled at the turn's end. Where the turn's
+toolset says so, the client is asked before.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 import structlog
 
-from codex_proxy.core.events import ToolCallRequested
+from codex_proxy.agents.dialect import Decision
+from codex_proxy.core.events import ApprovalRequested, ToolCallRequested
 from codex_proxy.core.interfaces import keep_until_done
-from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryOutput, TextPart, Tool
-from codex_proxy.core.turn import Turn
+from codex_proxy.core.items import ActionDetails, HistoryCall, HistoryItem, HistoryOutput, TextPart, Tool
+from codex_proxy.core.turn import Toolset, Turn
 from codex_proxy.tools.policy import ServerCall, ToolOutput, call_events, output_events
 
 if TYPE_CHECKING:
@@ -27,6 +30,9 @@ TOOL_BROKEN = ToolOutput(
 )
 NOT_REGISTERED = "The tool is not a registered MCP tool of this server any more, so the call was not made."
 TOOL_GONE = ToolOutput((TextPart(NOT_REGISTERED),), NOT_REGISTERED, failed=True)
+
+
+NOT_APPROVED = "The user has not approved this call."
 
 
 class ToolRunner(Protocol):
@@ -44,11 +50,28 @@ class ServerCalls:
         self.runner = runner
         self._spawn = spawn
         self._tasks: set[asyncio.Task[None]] = set()
+        self._asked: dict[str, ServerCall] = {}
+        """The calls of which the client is asked, by the ids of the questions."""
 
     def begin(self, run: Run, calls: Iterable[ServerCall]) -> None:
-        """Starts the calls; each output goes to `run.on_tool_output`."""
+        """Starts the calls, or asks about them; each output goes to `run.on_tool_output`."""
         for call in calls:
-            keep_until_done(self._tasks, self._spawn(self._run_call(run, call)))
+            question = question_about(call, run.turn.toolset)
+            if question is None:
+                self.begin_work(self._run_call(run, call))
+            else:
+                self._asked[question.request_id] = call
+                run.add_events([question])
+
+    def decide(self, run: Run, request_id: str, decision: Decision) -> bool:
+        """Runs a call of which the client was asked, or gives the agent the denial. Returns whether the question was
+        about one.
+        """
+        call = self._asked.pop(request_id, None)
+        if call is not None:
+            work = self._run_call(run, call) if decision.approve else self._deny(run, call, decision.message)
+            self.begin_work(work)
+        return call is not None
 
     def begin_work(self, work: Coroutine[Any, Any, None]) -> None:
         """Starts other work, cancelled at the turn's end too."""
@@ -56,6 +79,7 @@ class ServerCalls:
 
     def cancel(self) -> None:
         """Cancels all tasks but the calling one."""
+        self._asked.clear()
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()
@@ -79,6 +103,10 @@ class ServerCalls:
         run.add_events(output_events(request, output))
         return HistoryOutput(call.call_id, output.parts)
 
+    async def _deny(self, run: Run, call: ServerCall, words: str) -> None:
+        text = words or NOT_APPROVED
+        run.on_tool_output(call.request.request_id, ToolOutput((TextPart(text),), text, failed=True))
+
     async def _run_call(self, run: Run, call: ServerCall) -> None:
         run.on_tool_output(call.request.request_id, await self._run_tool(call.tool, call.request.arguments))
 
@@ -90,6 +118,17 @@ class ServerCalls:
         except Exception:
             log.exception("tool_internal_error")
             return TOOL_BROKEN
+
+
+def question_about(call: ServerCall, toolset: Toolset | None) -> ApprovalRequested | None:
+    """Returns what the client is asked before a call of an MCP server; None if it is not asked."""
+    request, origin = call.request, call.tool.mcp
+    if toolset is None or origin is None or not toolset.asks_mcp(origin.server_label, origin.name):
+        return None
+    details = ActionDetails(server=origin.server_label, tool=origin.name, arguments=request.arguments)
+    text, item = f"{origin.server_label}.{origin.name}", request.item_id or request.call_id
+    id = f"mcp_call:{request.request_id}"
+    return ApprovalRequested(id, "mcp", text, details, item_id=item, of_server=True)
 
 
 def approved_calls(turn: Turn) -> list[tuple[HistoryCall, str]]:

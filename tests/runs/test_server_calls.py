@@ -6,8 +6,11 @@ import asyncio
 from contextvars import ContextVar
 
 import msgspec
+import pytest
 
+from codex_proxy.agents.dialect import Decision, ToolReply
 from codex_proxy.core.events import (
+    ApprovalRequested,
     Event,
     ItemEnded,
     ItemStarted,
@@ -19,6 +22,7 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.core.items import (
+    ActionDetails,
     HistoryCall,
     HistoryMessage,
     HistoryOutput,
@@ -29,12 +33,12 @@ from codex_proxy.core.items import (
     Tool,
 )
 from codex_proxy.core.limits import ITEM_SIZE
-from codex_proxy.core.turn import Turn
+from codex_proxy.core.turn import McpPermissions, Toolset, Turn
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
-from codex_proxy.runs.server_calls import TOOL_BROKEN
+from codex_proxy.runs.server_calls import NOT_APPROVED, TOOL_BROKEN, question_about
 from codex_proxy.runs.time_and_tokens import Deadlines
-from codex_proxy.tools.policy import ToolOutput
+from codex_proxy.tools.policy import ServerCall, ToolOutput
 from tests.runs.actors import DONE, WordAgent, all_events, deltas, end_of
 from tests.runs.virtual import settle, virtual
 
@@ -283,3 +287,80 @@ async def test_nothing_that_was_approved_is_run_for_a_turn_that_its_first_events
     assert end_of(run).stop == Stop.LENGTH
     assert hands.calls == []
     assert (scheduler.running, agent.opening, agent.held) == (0, 0, 0)
+
+
+# --- where the client is asked before --------------------------------------------------------------
+
+ASKS = Toolset(mcp=(McpPermissions("desk", "always_ask", ("list",)),))
+ASKED_TURN = msgspec.structs.replace(TOOL_TURN, toolset=ASKS, approvals="ask")
+
+
+async def asked_run(turn: Turn = ASKED_TURN) -> tuple[RunScheduler, Run, WordAgent, Hands, ApprovalRequested]:
+    """A run whose model has called the tool, and the question about that."""
+    scheduler, agent, hands = scheduler_with_clock()
+    run = await scheduler.start(turn, runner=hands)
+    agent.transports[0].say(ASK, StepCompleted())
+    await settle()
+    hands.go.set()
+    (question,) = [event for event in all_events(run) if isinstance(event, ApprovalRequested)]
+    return scheduler, run, agent, hands, question
+
+
+@virtual
+async def test_a_call_that_is_asked_about_runs_once_when_it_is_allowed() -> None:
+    scheduler, run, agent, hands, question = await asked_run()
+    assert (question.asked, question.kind, question.item_id) == (True, "mcp", "call1")
+    assert question.details == ActionDetails(server="desk", tool="find", arguments='{"x": 1}')
+    assert (hands.calls, scheduler.running) == ([], 0)
+    for _ in range(2):
+        run.decide(question.request_id, Decision(approve=True, by_client=True))
+    await settle()
+    assert hands.calls == [("desk__find", '{"x": 1}')]
+    assert agent.dialects[0].calls.count("answer ask1") == 1
+    agent.transports[0].say(*deltas("Found."), DONE)
+    await settle()
+    assert end_of(run).stop == Stop.STOP
+
+
+@virtual
+@pytest.mark.parametrize(("words", "told"), [("Not now.", "Not now."), ("", NOT_APPROVED)])
+async def test_a_denied_call_does_not_run_and_the_agent_gets_the_words(words: str, told: str) -> None:
+    _, run, agent, hands, question = await asked_run()
+    run.decide(question.request_id, Decision(by_client=True, message=words))
+    await settle()
+    assert hands.calls == []
+    assert agent.dialects[0].answers == {"ask1": ToolReply((TextPart(told),))}
+    (ended,) = [event for event in all_events(run) if isinstance(event, ItemEnded)]
+    assert ended.status == "failed"
+
+
+@virtual
+async def test_where_nobody_may_answer_the_call_is_denied_at_once() -> None:
+    _, _, agent, hands, question = await asked_run(msgspec.structs.replace(ASKED_TURN, approvals="decline"))
+    assert (question.asked, hands.calls) == (False, [])
+    assert agent.dialects[0].answers == {"ask1": ToolReply((TextPart(NOT_APPROVED),))}
+
+
+@virtual
+async def test_a_run_that_ends_with_its_question_open_calls_nothing() -> None:
+    scheduler, run, _, hands, question = await asked_run()
+    run.interrupt()
+    run.decide(question.request_id, Decision(approve=True, by_client=True))
+    await settle()
+    assert (hands.calls, scheduler.running) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("permissions", "asks"),
+    [
+        (McpPermissions("desk", "always_ask"), True),
+        (McpPermissions("desk", "always_ask", ("find",)), False),
+        (McpPermissions("desk", "always_allow", ("find",)), True),
+        (McpPermissions("desk", "always_allow"), False),
+        (McpPermissions("shelf", "always_ask"), False),
+    ],
+)
+def test_only_the_named_servers_tools_are_asked_about(permissions: McpPermissions, asks: bool) -> None:
+    question = question_about(ServerCall(ASK, TOOL), Toolset(mcp=(permissions,)))
+    assert (question is not None) is asks
+    assert question_about(ServerCall(ASK, TOOL), None) is None

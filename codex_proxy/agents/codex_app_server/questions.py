@@ -63,7 +63,8 @@ UNCONFINED: Final = "The server of this tool runs outside of the sandbox."
 def asks(turn: Turn) -> bool:
     """Whether Codex is to ask in this turn: what is accepted must stay in the sandbox, if there is one."""
     confined = turn.permissions is not None or turn.sandbox == "danger-full-access"
-    return turn.approvals == "ask" and turn.mode == "agent" and confined
+    asks = turn.approvals == "ask" and (turn.toolset is None or bool(turn.toolset.asked))
+    return asks and turn.mode == "agent" and confined
 
 
 class AskedActions:

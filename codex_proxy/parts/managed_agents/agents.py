@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.items import TOOL_NAMES, Permission, ToolName
-from codex_proxy.core.turn import Toolset
+from codex_proxy.core.turn import McpPermissions, Toolset
 from codex_proxy.parts.managed_agents import wire
 from codex_proxy.parts.managed_agents.environments import patched, refused
 from codex_proxy.parts.managed_agents.pages import optional_time, time_text
@@ -136,9 +136,16 @@ def _check_tools(tools: Sequence[Mapping[str, Any]], servers: Mapping[str, objec
 
 
 def _toolset(tools: Sequence[Mapping[str, Any]]) -> Toolset:
-    """Returns the agent's own tools: those of the toolset that are enabled. Without a toolset the agent has none."""
+    """Returns the agent's own tools: those of the toolset that are enabled. Without a toolset the agent has none. And
+    which tools of MCP servers it asks before.
+    """
     permissions: dict[ToolName, Permission] = {}
+    mcp: list[McpPermissions] = []
     for tool in tools:
+        if tool["type"] == "mcp" and "default_config" in tool:
+            policy = tool["default_config"]["permission_policy"]["type"]
+            others = [each["name"] for each in tool["configs"] if each["permission_policy"]["type"] != policy]
+            mcp.append(McpPermissions(tool["server_label"], policy, tuple(others)))
         if tool["type"] == TOOLSET:
             own = {each["name"]: each for each in tool["configs"]}
             each_config = {name: own.get(name, tool["default_config"]) for name in TOOL_NAMES}
@@ -147,7 +154,7 @@ def _toolset(tools: Sequence[Mapping[str, Any]]) -> Toolset:
                 for name, config in each_config.items()
                 if config["enabled"]
             }
-    return Toolset.of(permissions)
+    return Toolset.of(permissions, mcp)
 
 
 def _resolved(tool: wire.AgentToolset | wire.McpToolset | wire.CustomTool, place: str) -> dict[str, Any]:
@@ -214,9 +221,10 @@ def _stored(
     server = servers.get(label)
     if server is None:
         raise bad_request(f"'mcp_servers' has no server '{label}'.", f"{place}.mcp_server_name")
-    _check_mcp(default, f"{place}.default_config")
     for index, each in enumerate(configs):
-        _check_mcp(each, f"{place}.configs[{index}]", left_out=default["enabled"])
+        if default["enabled"] and not each["enabled"]:
+            message = "one tool cannot be left out here. Disable all in default_config, and enable the others by name."
+            raise refused(message, f"{place}.configs[{index}].enabled")
     before = next((each for each in settings.tools if each.get("server_label") == label), {})
     transport = before.get("transport", {})
     if transport.get("server_url") != server["url"]:  # else it keeps headers that OpenAI's API has given it
@@ -225,20 +233,6 @@ def _stored(
     if not default["enabled"]:
         stored["allowed_tools"] = [each["name"] for each in configs if each["enabled"]]
     return {**stored, "default_config": default, "configs": configs}
-
-
-def _check_mcp(settings: Mapping[str, Any], place: str, *, left_out: bool = False) -> None:
-    """Raises `Fault` for settings of MCP tools that this server, which calls them, cannot keep. `left_out`: whether
-    they leave out what is enabled if they disable.
-    """
-    if settings["enabled"] and settings["permission_policy"] == _ASK:
-        message = "this server cannot ask before a call of an MCP server. Use always_allow."
-        raise refused(message, f"{place}.permission_policy")
-    if left_out and not settings["enabled"]:
-        message = (
-            "one tool cannot be left out here. Disable all in default_config, and enable the others by name."
-        )
-        raise refused(message, f"{place}.enabled")
 
 
 # --- as clients see them ------------------------------------------------------------------------

@@ -411,8 +411,13 @@ class TurnRenderer:
         del self._part[id]
 
     def _on_approval(self, event: ApprovalRequested) -> None:
-        if event.asked:
-            self.asks.append(event)
+        if not event.asked:
+            return
+        whole = self._unshown.pop(event.item_id, None)
+        if whole is not None:  # a call of an MCP server, whose arguments are complete
+            self._show(whole)
+            self._keep_open(self.outputs)
+        self.asks.append(event)
 
     # --- events -----------------------------------------------------------------------------------
 

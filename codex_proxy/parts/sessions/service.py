@@ -343,13 +343,13 @@ class Sessions:
         """
         turn, toolset = parsed.turn, session.agent.toolset
         asks = client.approvals == "ask" and client.may_approve  # else nobody could answer
-        if toolset is not None and turn.mode == "agent":
+        if toolset is not None:
             agent = self.responses.runs.services.agent_of(turn)
             for fault in toolset_faults(toolset, agent.own_tools, turn.sandbox, agent.name):
                 raise bad_request(fault.message, "tools", "unsupported_by_agent")
-            if toolset.asked and not client.may_approve:
+            if toolset.asks and not client.may_approve:
                 raise Fault(MAY_NOT_ASK)
-            asks, turn = bool(toolset.asked), replace(turn, toolset=toolset)
+            asks, turn = toolset.asks, replace(turn, toolset=toolset)
         return replace(parsed, turn=replace(turn, approvals="ask") if asks else turn)
 
     def _with_stored_session(
@@ -361,7 +361,9 @@ class Sessions:
         agent = self.responses.runs.services.agent_of(parsed.turn)
         if session.environment["type"] == "none" or "stored_sessions" not in agent.capabilities:
             return parsed
-        asks = parsed.turn.approvals == "ask" and "sandbox" in agent.capabilities
+        toolset = parsed.turn.toolset
+        asks = parsed.turn.approvals == "ask" and (toolset is None or bool(toolset.asked))
+        asks = asks and "sandbox" in agent.capabilities
         if asks and parsed.turn.sandbox != "danger-full-access":
             # Codex does not tell the model's calls on a thread that is opened again, and by them alone is known which
             # command would leave the sandbox.

@@ -78,11 +78,6 @@ REFUSED_AGENTS: list[tuple[dict[str, Any], str]] = [
         '{"type": "service_account"}.',
     ),
     (
-        {"mcp_servers": [SERVER], "tools": [{**DESK, "default_config": None}]},
-        "tools[0].default_config.permission_policy: this server cannot ask before a call of an MCP server. Use "
-        "always_allow.",
-    ),
-    (
         {"mcp_servers": [SERVER], "tools": [{**DESK, "configs": [{"name": "x", "enabled": False}]}]},
         "tools[0].configs[0].enabled: one tool cannot be left out here. Disable all in default_config, and enable the "
         "others by name.",
