@@ -180,9 +180,12 @@ def _operation(endpoint: Endpoint, schemas: dict[AnswerType, Schema]) -> Schema:
 
 def _of_both(first: Schema, second: Schema) -> Schema:
     """Returns the operation of two vendors that have the same path: what one of them takes and answers."""
-    parameters = {(each["name"], each["in"]): each for each in second.get("parameters", ())}
-    for each in first.get("parameters", ()):
-        parameters[each["name"], each["in"]] = each | {"required": each["in"] == "path"}
+    parameters: dict[tuple[str, str], Schema] = {}
+    for each in (*first.get("parameters", ()), *second.get("parameters", ())):
+        key = each["name"], each["in"]
+        # The vendor that has no such parameter takes any value.
+        loose = {"required": False, "schema": TEXT_SCHEMA} if each["in"] != "path" else {}
+        parameters[key] = parameters[key] | {"schema": each["schema"]} if key in parameters else each | loose
     bodies = [each["requestBody"] for each in (first, second) if "requestBody" in each]
     return {
         **first,

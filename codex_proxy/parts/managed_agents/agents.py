@@ -143,8 +143,12 @@ def _toolset(tools: Sequence[Mapping[str, Any]]) -> Toolset:
     mcp: list[McpPermissions] = []
     for tool in tools:
         if tool["type"] == "mcp" and "default_config" in tool:
-            policy = tool["default_config"]["permission_policy"]["type"]
-            others = [each["name"] for each in tool["configs"] if each["permission_policy"]["type"] != policy]
+            default, configs = tool["default_config"], [each for each in tool["configs"] if each["enabled"]]
+            # What is disabled is not asked about.
+            policy: Permission = (
+                default["permission_policy"]["type"] if default["enabled"] else "always_allow"
+            )
+            others = [each["name"] for each in configs if each["permission_policy"]["type"] != policy]
             mcp.append(McpPermissions(tool["server_label"], policy, tuple(others)))
         if tool["type"] == TOOLSET:
             own = {each["name"]: each for each in tool["configs"]}

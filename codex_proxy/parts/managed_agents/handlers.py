@@ -242,9 +242,8 @@ async def _change(
             environment = replace(environment, updated_at=sessions.now())
             await _require_free(sessions, owner, environment)
             records = environment_records(environment)
-            # One that was deleted does not come back; the name of an archived one may be another's by now.
-            kept = records if environment.archived_at is None else records[:1]
-            await sessions.store.write(owner, kept, require=records[0].key)
+            # One that was deleted does not come back.
+            await sessions.store.write(owner, records, require=records[0].key)
     return json_response(environment_object(environment))
 
 

@@ -68,11 +68,11 @@ def page_query(
     ordered: bool = False,
 ) -> PageQuery:
     """Parses `limit` (or `default`) and `page`, and `order` where the list is `ordered` as the client likes."""
-    if ordered and query.get("order"):
+    if ordered and "order" in query:
         if query["order"] not in ("asc", "desc"):
             raise unsupported_value("order", query["order"], "'asc', 'desc'")
         order = "asc" if query["order"] == "asc" else "desc"
-    limit = integer_in("limit", query["limit"], 1, most) if query.get("limit") else default
+    limit = integer_in("limit", query["limit"], 1, most) if "limit" in query else default
     return PageQuery(limit, order, _cursor(query["page"], order) if query.get("page") else None)
 
 
@@ -165,7 +165,7 @@ def time_range(query: Mapping[str, str], name: str = "created_at") -> TimeRange:
     limits: dict[str, Any] = {}
     for limit in TimeRange.__struct_fields__:
         param = f"{name}[{limit}]"
-        if query.get(param):
+        if param in query:
             limits[limit] = _time_in(param, query[param])
     return TimeRange(**limits)
 
@@ -180,7 +180,7 @@ def _time_in(param: str, text: str) -> float:
 
 def flag_in(query: Mapping[str, str], name: str) -> bool:
     """Parses a flag of the query; false without it."""
-    value = query.get(name) or "false"
+    value = query.get(name, "false")
     if value not in ("true", "false"):
         raise unsupported_value(name, value, "'true', 'false'")
     return value == "true"

@@ -12,6 +12,7 @@ from codex_proxy.admission.clients import Client, model_not_allowed
 from codex_proxy.agents.agent import Agent, agent_for
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.own_tools import toolset_faults
+from codex_proxy.core.turn import Toolset
 from codex_proxy.parts.managed_agents.agents import tools_of
 from codex_proxy.parts.managed_agents.environments import refused
 from codex_proxy.parts.sessions.agents import TOOLSET, AgentSettings
@@ -33,18 +34,17 @@ def check_served(sessions: Sessions, owner: str, settings: AgentSettings, place:
     for index, tool in enumerate(tools):
         if tool["type"] == "custom" and "client_tools" not in agent.capabilities:
             raise refused(f"the agent {agent.name} takes no tools of the client.", f"{place}tools[{index}]")
-    if settings.toolset is not None and settings.toolset.enabled:
-        _check_toolset(settings, agent, client, tools, place)
+    if settings.toolset is not None:
+        _check_toolset(settings.toolset, agent, client, tools, place)
 
 
 def _check_toolset(
-    settings: AgentSettings, agent: Agent, client: Client, tools: Sequence[Mapping[str, Any]], place: str
+    toolset: Toolset, agent: Agent, client: Client, tools: Sequence[Mapping[str, Any]], place: str
 ) -> None:
-    assert settings.toolset is not None, "there is something to check"
     index = next((index for index, tool in enumerate(tools) if tool["type"] == TOOLSET), 0)
-    for fault in toolset_faults(settings.toolset, agent.own_tools, client.settings.sandbox, agent.name):
+    for fault in toolset_faults(toolset, agent.own_tools, client.settings.sandbox, agent.name):
         named = [config["name"] for config in tools[index]["configs"]]
         config = f"configs[{named.index(fault.name)}]" if fault.name in named else "default_config"
         raise refused(fault.message, f"{place}tools[{index}].{config}")
-    if settings.toolset.asked and not client.may_approve:
+    if toolset.asks and not client.may_approve:
         raise Fault(MAY_NOT_ASK)

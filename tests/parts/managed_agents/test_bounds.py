@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from codex_proxy.core.faults import Fault
@@ -133,10 +133,13 @@ def test_a_text_that_must_not_be_empty_is_refused(field: str) -> None:
         stored(AGENT | {field: {"": "x"} if field == "metadata" else ""})
 
 
-PAIRS = st.dictionaries(st.text("abcdef", max_size=2), st.text(max_size=2), max_size=16)
-PATCHES = st.dictionaries(st.text("abcdef", max_size=2), st.none() | st.text(max_size=2), max_size=32)
+KEYS = st.integers(0, 25).map(str)
+PAIRS = st.dictionaries(KEYS, st.text(max_size=2), min_size=8, max_size=16)
+PATCHES = st.dictionaries(KEYS, st.none() | st.text(max_size=2), max_size=20)
 
 
+@example({str(number): "" for number in range(16)}, {"0": None, "x": ""})
+@example({str(number): "" for number in range(16)}, {"0": "y", "x": ""})
 @given(PAIRS, PATCHES)
 def test_a_patch_of_metadata_sets_and_deletes_keys_up_to_the_limit(
     before: dict[str, str], patch: dict[str, str | None]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,38 @@ async def test_an_archived_agent_can_be_read_but_not_changed(api: Any) -> None:
         await api.agents.update(made.id, name="New")
     assert [each.id async for each in api.agents.list()] == []
     assert [each.id async for each in api.agents.list(include_archived=True)] == [made.id]
+
+
+async def test_agents_are_found_by_the_time_when_they_were_made(api: Any) -> None:
+    made = await api.agents.create(model="codex-5", name="Now")
+    second = timedelta(seconds=1)
+    for after, before, expected in (
+        (made.created_at, made.created_at, [made]),
+        (made.created_at + second, None, []),
+        (None, made.created_at - second, []),
+    ):
+        limits = {"created_at_gte": after, "created_at_lte": before}
+        given = {name: time for name, time in limits.items() if time is not None}
+        assert [each async for each in api.agents.list(**given)] == expected
+
+
+def test_the_client_without_asyncio_does_the_same(tmp_path: Path) -> None:
+    async def serve() -> None:
+        async with fake_proxy(tmp_path) as proxy:
+            await asyncio.to_thread(keep_definitions, proxy.url)
+
+    asyncio.run(serve())
+
+
+def keep_definitions(url: str) -> None:
+    with anthropic.Anthropic(auth_token="any", base_url=url, max_retries=0) as client:
+        made = client.beta.agents.create(model="codex-5", name="One", tools=[WEATHER])  # type: ignore[list-item]
+        changed = client.beta.agents.update(made.id, version=1, name="Two")
+        assert [each.name for each in client.beta.agents.versions.list(made.id, limit=1)] == ["Two", "One"]
+        assert client.beta.agents.archive(made.id).version == changed.version
+        here = client.beta.environments.create(name="here")
+        assert [each.id for each in client.beta.environments.list()] == [here.id]
+        assert client.beta.environments.delete(here.id).type == "environment_deleted"
 
 
 async def test_an_environment_is_created_changed_archived_and_deleted(api: Any) -> None:

@@ -86,6 +86,31 @@ async def test_a_key_that_may_not_answer_is_told_so_before_it_is_asked(tmp_path:
         assert "may_approve" in answer.body["error"]["message"]
 
 
+async def test_tools_of_an_mcp_server_are_asked_about_unless_they_are_disabled_or_allowed(
+    tmp_path: Path,
+) -> None:
+    body: dict[str, Any] = {
+        "model": "codex-5",
+        "name": "a",
+        "mcp_servers": [{"type": "url", "name": "desk", "url": "https://example.com/mcp"}],
+    }
+    desk = {"type": "mcp_toolset", "mcp_server_name": "desk"}
+    one = {"name": "one", "enabled": True, "permission_policy": ALLOW}
+    async with fake_proxy(tmp_path) as proxy:
+        answer = await ask(proxy, "POST", "/v1/agents", {**body, "tools": [desk]})
+        assert (answer.status, "may_approve" in answer.text) == (403, True)
+        allowed = [{**desk, "default_config": {"enabled": False}, "configs": [one]}]
+        made = await ask(proxy, "POST", "/v1/agents", {**body, "tools": allowed})
+        assert made.body["tools"] == [
+            {**desk, "default_config": {"enabled": False, "permission_policy": ASK}, "configs": [one]}
+        ]
+    async with fake_proxy(tmp_path, api_key=KEY) as proxy:
+        made = await ask(proxy, "POST", "/v1/agents", {**body, "tools": [desk]}, WITH_KEY)
+        toolset = await stored_toolset(proxy, made.body["id"])
+        assert toolset is not None
+        assert toolset.asks_mcp("desk", "one")
+
+
 @pytest.mark.parametrize("name", ["no-such-model", "other/codex-5"])
 async def test_a_model_that_this_server_does_not_have_is_not_found(tmp_path: Path, name: str) -> None:
     async with fake_proxy(tmp_path) as proxy:
