@@ -125,7 +125,9 @@ class KnownPart(msgspec.Struct, frozen=True):
 
 KNOWN: Final[Mapping[str, KnownPart]] = {
     "sessions": KnownPart(paths=("/agents", "/agents/", "/vaults")),
-    "managed_agents": KnownPart(paths=("/agents", "/agents/", "/environments", "/environments/")),
+    "managed_agents": KnownPart(
+        paths=("/agents", "/agents/", "/environments", "/environments/", "/sessions", "/sessions/")
+    ),
     "files": KnownPart(settings=("files",), paths=("/files", "/files/")),
     "traces": KnownPart(),
     "claude_code": KnownPart(

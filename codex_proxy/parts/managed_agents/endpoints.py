@@ -13,12 +13,23 @@ from codex_proxy.http.endpoint import (
     Kind,
     Parameter,
     Schema,
+    one_of,
 )
-from codex_proxy.parts.managed_agents import handlers, wire
+from codex_proxy.parts.managed_agents import handlers, session_handlers, session_wire, wire
 from codex_proxy.parts.managed_agents.agents import AgentObject
 from codex_proxy.parts.managed_agents.environments import EnvironmentDeleted, EnvironmentObject
+from codex_proxy.parts.managed_agents.log_pages import MAX_EVENTS
 from codex_proxy.parts.managed_agents.pages import DEFAULT_LIMIT, MAX_CURSOR, ObjectPage
+from codex_proxy.parts.managed_agents.sessions import (
+    SentEvents,
+    SessionDeleted,
+    SessionObject,
+    SessionPage,
+    ThreadObject,
+)
+from codex_proxy.parts.managed_agents.stream import PREVIEWS
 from codex_proxy.parts.sessions.records import MAX_PAGE
+from codex_proxy.surfaces.answers.renderer import Object
 
 _TIME: Final[Schema] = {"type": "string", "format": "date-time"}
 PAGE: Final = (
@@ -39,10 +50,46 @@ _CREATED: Final = (
     Parameter("created_at[gte]", "query", _TIME, "Only objects made at this time or later."),
     Parameter("created_at[lte]", "query", _TIME, "Only objects made at this time or before."),
 )
+_LATER: Final = (
+    Parameter("created_at[gt]", "query", _TIME, "Only objects made after this time."),
+    Parameter("created_at[lt]", "query", _TIME, "Only objects made before this time."),
+)
+_ORDER: Final = Parameter("order", "query", one_of("asc", "desc"), "By time.")
+_STATUSES: Final = Parameter(
+    "statuses[]",
+    "query",
+    {"type": "array", "items": one_of("rescheduling", "running", "idle", "terminated")},
+    "Only those in one of these states.",
+)
+_OF_SESSIONS: Final = (
+    _STATUSES,
+    Parameter("agent_id", "query", TEXT_SCHEMA, "Only sessions of this agent."),
+    Parameter(
+        "agent_version", "query", {"type": "integer", "minimum": 1}, "With `agent_id`: of this version."
+    ),
+)
+_EVENTS_PAGE: Final = (
+    Parameter(
+        "limit",
+        "query",
+        {"type": "integer", "minimum": 1, "maximum": MAX_EVENTS, "default": MAX_EVENTS},
+        "Maximum objects of the page.",
+    ),
+    PAGE[1],
+)
+_TYPES: Final = Parameter(
+    "types[]", "query", {"type": "array", "items": TEXT_SCHEMA}, "Only events of these types."
+)
+_DELTAS: Final = Parameter(
+    "event_deltas[]",
+    "query",
+    {"type": "array", "items": one_of(*PREVIEWS)},
+    "The types of events of which there are previews: `event_start`, `event_delta`.",
+)
 _VERSION: Final = Parameter(
     "version", "query", {"type": "integer", "minimum": 1}, "The version; the newest without it."
 )
-_IDS: Final = {"id": "The id of the agent or environment."}
+_IDS: Final = {"id": "The id of the agent, environment or session.", "thread_id": "The id of a thread."}
 
 
 def endpoint(
@@ -54,6 +101,82 @@ def endpoint(
         route, handler, answer, chapter="Managed Agents", kind=kind, errors="messages", ids=ids, **more
     )
 
+
+_SESSION: Final = "/sessions/{id}"
+_THREAD: Final = f"{_SESSION}/threads/{{thread_id}}"
+
+_SESSIONS: Final = (
+    endpoint(
+        "POST /sessions",
+        session_handlers.create_managed_session,
+        SessionObject,
+        kind="turn",
+        body=session_wire.ManagedSessionBody,
+        description="Details: docs/managed-agents.md.",
+    ),
+    endpoint(
+        "GET /sessions",
+        session_handlers.list_managed_sessions,
+        SessionPage,
+        parameters=(*PAGE, _ORDER, ARCHIVED, *_CREATED, *_LATER, *_OF_SESSIONS),
+    ),
+    endpoint(f"GET {_SESSION}", session_handlers.retrieve_managed_session, SessionObject),
+    endpoint(
+        f"POST {_SESSION}",
+        session_handlers.update_managed_session,
+        SessionObject,
+        body=session_wire.ManagedSessionUpdate,
+    ),
+    endpoint(f"DELETE {_SESSION}", session_handlers.delete_managed_session, SessionDeleted),
+    endpoint(f"POST {_SESSION}/archive", session_handlers.archive_managed_session, SessionObject),
+    endpoint(
+        f"POST {_SESSION}/events",
+        session_handlers.send_managed_events,
+        SentEvents,
+        kind="turn",
+        body=session_wire.EventsBody,
+    ),
+    endpoint(
+        f"GET {_SESSION}/events",
+        session_handlers.list_managed_events,
+        ObjectPage[Object],
+        parameters=(*_EVENTS_PAGE, _ORDER, *_CREATED, *_LATER, _TYPES),
+    ),
+    endpoint(
+        f"GET {_SESSION}/events/stream",
+        session_handlers.stream_managed_events,
+        "text/event-stream",
+        head=False,
+        streams=Object,
+        parameters=(_DELTAS,),
+    ),
+    endpoint(
+        f"GET {_SESSION}/threads",
+        session_handlers.list_session_threads,
+        ObjectPage[ThreadObject],
+        parameters=(*_EVENTS_PAGE, _STATUSES),
+    ),
+    endpoint(f"GET {_THREAD}", session_handlers.retrieve_session_thread, ThreadObject),
+    endpoint(f"POST {_THREAD}/archive", session_handlers.archive_session_thread, None),
+    endpoint(
+        f"GET {_THREAD}/events",
+        session_handlers.list_thread_events,
+        ObjectPage[Object],
+        parameters=(*_EVENTS_PAGE, _ORDER, *_CREATED, *_LATER, _TYPES),
+    ),
+    endpoint(
+        f"GET {_THREAD}/stream",
+        session_handlers.stream_thread_events,
+        "text/event-stream",
+        head=False,
+        streams=Object,
+        parameters=(_DELTAS,),
+    ),
+    endpoint(f"GET {_SESSION}/resources", session_handlers.list_session_resources, ObjectPage[Object]),
+    endpoint(
+        f"POST {_SESSION}/resources", session_handlers.add_session_resource, None, body=session_wire.Resource
+    ),
+)
 
 ENDPOINTS: Final = (
     endpoint("POST /agents", handlers.create_managed_agent, AgentObject, body=wire.ManagedAgentBody),
@@ -90,4 +213,5 @@ ENDPOINTS: Final = (
     ),
     endpoint("POST /environments/{id}/archive", handlers.archive_managed_environment, EnvironmentObject),
     endpoint("DELETE /environments/{id}", handlers.delete_managed_environment, EnvironmentDeleted),
+    *_SESSIONS,
 )

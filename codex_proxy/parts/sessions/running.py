@@ -206,6 +206,11 @@ class LiveSession:
             self.gone = True
         self._service.forget(self)
 
+    async def rest(self) -> None:
+        """Waits until the agent does not work here."""
+        if self._task is not None:
+            await asyncio.wait({self._task})
+
     async def note_follower(self) -> None:
         """Has another server told of every change from now on."""
         async with self._changing():  # what is being stored may not see it yet

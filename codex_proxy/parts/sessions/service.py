@@ -230,6 +230,11 @@ class Sessions:
         session = await self.session(owner, id)
         await self._do(owner, id, replace(Change.between(session, changed(session)), fields=fields))
 
+    async def rest(self, owner: str, id: str) -> None:
+        """Waits until no agent of this server works on a session."""
+        if live := self._live.get((owner, id)):
+            await live.rest()
+
     async def _do(self, owner: str, id: str, command: Command) -> None:
         """Has the server that holds the session do the command: this one, if no other does. Raises `Fault`."""
         assert self._others is not None, "a session is stored"

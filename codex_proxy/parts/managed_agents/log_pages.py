@@ -1,0 +1,99 @@
+"""Pages of the events of a session or thread: its log, rendered. Raises `Fault`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from codex_proxy.core.faults import bad_request
+from codex_proxy.parts.managed_agents.events import (
+    EventObject,
+    LogOf,
+    event_of,
+    id_of,
+    needed_entries,
+    seconds_of,
+)
+from codex_proxy.parts.managed_agents.pages import Cursor, PageQuery, TimeRange, time_text
+from codex_proxy.parts.sessions.log import Logged, LogPage
+from codex_proxy.parts.sessions.records import ENTRY, LOG, MAX_PAGE, SessionStore, log_page_id
+from codex_proxy.parts.sessions.sessions import Entry
+from codex_proxy.store.values import PageRequest
+
+MAX_EVENTS: Final = 1000
+"""Maximum events of a page, and how many it has without a `limit`."""
+_RECENT: Final = 50
+"""Pages of the log in which what was sent just now is looked for."""
+
+
+async def list_events(
+    store: SessionStore,
+    owner: str,
+    log: LogOf,
+    query: PageQuery,
+    types: Collection[str],
+    made: TimeRange,
+) -> tuple[list[EventObject], str | None]:
+    """Returns a page of events, of these types (empty: of all) and times, and the cursor of the next page."""
+    found: list[EventObject] = []
+    after, rest, last = None, list[tuple[Logged, LogPage]](), ""
+    if query.cursor is not None:
+        after, rest = await _behind(store, owner, log, query.cursor)
+    while True:
+        entries = await _entries(store, owner, [logged for logged, _ in rest])
+        for logged, page in rest:
+            at = seconds_of(logged, page)
+            event = event_of(logged, page, log, entries) if at in made else {}
+            if not event or (types and event["type"] not in types):
+                continue
+            if len(found) == query.limit:
+                return found, last
+            found.append(event)
+            last = str(Cursor(query.order, f"{page.first}:{logged.number}", at))
+        request = PageRequest(min(MAX_PAGE, query.limit), query.order, after)
+        pages = await store.page(owner, LOG, request, parent=log.id)
+        if not pages.items:
+            return found, None
+        after = log_page_id(log.id, pages.items[-1].first)
+        rest = [each for page in pages.items for each in _in_order(page, query)]
+
+
+def _in_order(page: LogPage, query: PageQuery) -> list[tuple[Logged, LogPage]]:
+    logged = page.logged if query.order == "asc" else reversed(page.logged)
+    return [(each, page) for each in logged]
+
+
+async def _behind(
+    store: SessionStore, owner: str, log: LogOf, cursor: Cursor
+) -> tuple[str, list[tuple[Logged, LogPage]]]:
+    """Returns the page of a cursor, and what is in it behind that."""
+    first, _, number = cursor.id.partition(":")
+    unknown = bad_request("It is no 'next_page' of this list: leave it out to begin anew.", "page")
+    if not (first.isdecimal() and number.isdecimal() and len(cursor.id) < 40):
+        raise unknown
+    id = log_page_id(log.id, int(first))
+    page = await store.find(owner, LOG, id)
+    if page is None:
+        raise unknown
+    behind = [each for each in page.logged if (each.number > int(number)) is (cursor.order == "asc")]
+    behind = [each for each in behind if each.number != int(number)]
+    return id, [(each, page) for each in (behind if cursor.order == "asc" else reversed(behind))]
+
+
+async def _entries(store: SessionStore, owner: str, logged: Sequence[Logged]) -> dict[str, Entry]:
+    ids = list(dict.fromkeys(needed_entries(logged)))
+    found = await asyncio.gather(*(store.get(owner, ENTRY, id) for id in ids))
+    return {entry.id: entry for entry in found}
+
+
+async def times_of(store: SessionStore, owner: str, log: LogOf, ids: Collection[str]) -> dict[str, str]:
+    """Returns when these events were processed, of those that were just now."""
+    request = PageRequest(_RECENT, "desc", None)
+    pages = await store.page(owner, LOG, request, parent=log.id)
+    return {
+        id: time_text(seconds_of(each, page))
+        for page in pages.items
+        for each in page.logged
+        if (id := id_of(each, log)) in ids
+    }
