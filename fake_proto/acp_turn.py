@@ -150,10 +150,10 @@ class AcpTurn:
         content = [{"type": "content", "content": {"type": "text", "text": text}}] if text else []
         self._update("tool_call_update", toolCallId=name, status=status, content=content)
 
-    def _ask_permission(self, name: str, kind: str, title: str) -> Iterator[float | None]:
+    def _ask_permission(self, name: str, kind: str, title: str, **more: Any) -> Iterator[float | None]:
         """Asks the client; afterwards `_reply` has its answer."""
         self._reply = None
-        call = {"toolCallId": name, "kind": kind, "title": title}
+        call = {"toolCallId": name, "kind": kind, "title": title, **more}
         params = {"sessionId": self._session.identifier, "toolCall": call, "options": OPTIONS}
         self._agent.ask(self, "session/request_permission", params, self._script.faults)
         while self._reply is None:
@@ -180,7 +180,9 @@ class AcpTurn:
             self._write_unasked(self._script.options.get("path") or action["path"], action["content"])
             return
         name = self._tool("edit", f"Write {action['path']}")
-        yield from self._ask_permission(name, "edit", f"Write {action['path']}")
+        path = os.path.join(self._session.folder, action["path"])
+        diff = {"type": "diff", "path": path, "oldText": None, "newText": action["content"]}
+        yield from self._ask_permission(name, "edit", f"Write {action['path']}", content=[diff])
         self._end_tool(name, status="completed" if self._is_allowed else "failed")
 
     def _write_unasked(self, path: str, content: str) -> None:

@@ -15,8 +15,6 @@ from codex_proxy.agents.shared.conversation import ChannelRequests, Conversation
 from codex_proxy.agents.shared.conversions import call_ids_in
 from codex_proxy.agents.shared.failures import BAD_ANSWER
 from codex_proxy.core.events import (
-    ApprovalKind,
-    ApprovalRequested,
     Notice,
     StepCompleted,
     Stop,
@@ -49,8 +47,9 @@ from codex_proxy.parts.acp.messages import (
     request,
     request_id,
 )
+from codex_proxy.parts.acp.own_tools import question_of
 from codex_proxy.parts.acp.presets import Program
-from codex_proxy.parts.acp.reported_calls import ACTING_KINDS, ClientTools
+from codex_proxy.parts.acp.reported_calls import ClientTools
 from codex_proxy.parts.acp.sessions import SessionOpening
 from codex_proxy.parts.acp.turn_end import (
     STATES,
@@ -140,6 +139,7 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
         self._turn = without_content(turn)
         self.calls.tools = ClientTools(turn.tools)
         self.calls.known_ids = set(call_ids_in(turn.history))
+        self._reader.toolset = turn.toolset
         self._reader.start_turn(self.calls.tools)
 
     def receive(self, lines: Sequence[Input]) -> Step:
@@ -262,13 +262,16 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
             return
         reported = self._reader.open_calls_with_id(call)
         known = self._reader.add_call(call)
-        if self.calls.tools.may_be_allowed(call, reported) or self._program.allows_all(self._turn.sandbox):
+        turn = self._turn
+        decides = turn.approvals == "ask" or turn.toolset is not None
+        free = self._program.allows_all(turn.sandbox) and not decides
+        if free or self.calls.tools.may_be_allowed(call, reported):
             self._writes.append(answer(id, decision(options, allow=True)))
             return
         name = self._new_id("ask_")
         self._questions[name] = (id, options)
-        kind: ApprovalKind = ACTING_KINDS.get(known.kind or "", "permission")
-        self._events.append(ApprovalRequested(name, kind, ""))
+        item, sandboxed = self._reader.item_of(call), "sandbox" in self._program.capabilities
+        self._events.append(question_of(name, call, known, turn, sandboxed=sandboxed, item_id=item))
 
     def _write_answer(self, request_id: str, question: tuple[RequestId, Any], reply: Decision) -> None:
         id, options = question

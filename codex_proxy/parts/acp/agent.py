@@ -26,6 +26,7 @@ from codex_proxy.core.turn import Sandbox, Turn
 from codex_proxy.files.private import temporary_folder
 from codex_proxy.parts.acp.acp_dialect import AcpTurn
 from codex_proxy.parts.acp.content import first_prompt
+from codex_proxy.parts.acp.own_tools import own_tools_of
 from codex_proxy.parts.acp.presets import CAPABILITIES, AcpPreset, DeclaredFeatures, Program
 from codex_proxy.parts.acp.process import AcpProcess, AcpTransport
 from codex_proxy.parts.acp.sessions import SessionOptions, session_options_of
@@ -146,6 +147,7 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
         super().__init__()
         self.name = launch.preset.name
         self.capabilities: frozenset[Capability] = CAPABILITIES
+        self.own_tools = own_tools_of(launch.preset)
         self._models = SessionOptions().models()
         self._launch = launch
         self._tool_server = ToolServer(for_claude=launch.preset.for_claude)

@@ -60,6 +60,8 @@ class AcpPreset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Modes in which the agent writes nothing, or nothing without asking; the preferred first."""
     tool_modes: tuple[str, ...] = ()
     """Modes for turns with client tools, if the agent calls no such tools in the modes of `read_only`."""
+    asking: str = ""
+    """The mode in which the agent asks before each command and change; empty if it has none."""
     writing: Mapping[str, str] = {}
     """The mode for sandboxes that may write, where the session's first mode will not do."""
     sandboxed: bool = False
@@ -149,6 +151,7 @@ GEMINI: Final = AcpPreset(
     apart="sessions",
     max_output=None,
     usage="turn",
+    asking="default",
     read_only=("plan", "default"),
     one_call_at_a_time=True,
     added_arguments=("wait_for_previous",),
@@ -178,6 +181,7 @@ QWEN: Final = AcpPreset(
     max_output=120_000,
     usage="chunks",
     reopens=True,
+    asking="default",
     read_only=("plan", "default"),
     tool_modes=("default",),
     one_call_at_a_time=True,
@@ -271,6 +275,7 @@ CLAUDE_ACP: Final = AcpPreset(
     usage="turn",
     reopens=True,
     # In the modes `plan` and `auto` (the first one from 0.101.0 on) a model decides what runs without being asked.
+    asking="default",
     read_only=("default",),
     writing={"danger-full-access": "default"},
     env=CLAUDE_VARIABLES,
@@ -400,10 +405,12 @@ class Program(msgspec.Struct, frozen=True):
             return ""
         return "session/resume" if self.declared.resumes else "session/load" if self.declared.loads else ""
 
-    def modes(self, sandbox: Sandbox, *, tools: bool = False) -> Sequence[str]:
+    def modes(self, sandbox: Sandbox, *, tools: bool = False, asks: bool = False) -> Sequence[str]:
         """Returns the modes for a turn, the preferred first; empty if any will do. `tools`: whether the turn has
-        client tools.
+        client tools; `asks`: whether not all is declined that the agent asks for.
         """
+        if asks and self.preset.asking:
+            return (self.preset.asking,)
         writing = self.preset.writing.get(sandbox)
         if writing is not None:
             return (writing,)

@@ -112,7 +112,8 @@ def plan_setup(
     turn has client tools.
     """
     options = session_options_of(result)
-    wanted = program.modes(turn.sandbox, tools=tools)
+    asks = turn.approvals == "ask" or turn.toolset is not None
+    wanted = program.modes(turn.sandbox, tools=tools, asks=asks)
     mode = options.mode_of(wanted)
     if wanted and mode is None and not program.unconfined:
         return Failure(FaultKind.AGENT_MISCONFIGURED, NO_SAFE_MODE.format(program.preset.title))

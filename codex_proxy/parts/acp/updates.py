@@ -23,9 +23,11 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.items import Activity, ActivityKind, Message, Reasoning
 from codex_proxy.core.json_values import object_at, objects_in, text_at, value_at
+from codex_proxy.core.turn import Toolset
 from codex_proxy.parts.acp.content import is_text, text_of
 from codex_proxy.parts.acp.failures import retry_event
 from codex_proxy.parts.acp.messages import Update
+from codex_proxy.parts.acp.own_tools import details_of
 from codex_proxy.parts.acp.presets import AcpPreset
 from codex_proxy.parts.acp.reported_calls import (
     ACTING_KINDS,
@@ -122,6 +124,8 @@ class UpdateReader:
         self.held = ""
         """Text that may be an error; the turn's result shows whether it is."""
         self.tools = ClientTools()
+        self.toolset: Toolset | None = None
+        """That of the turn."""
         self.calls_model_again = False
         """Whether the client's request takes more than one model call."""
         self.ran_commands = False
@@ -319,9 +323,16 @@ class UpdateReader:
             return None
         kind = KINDS.get(call.kind or "", "other")
         self.ran_commands = self.ran_commands or kind == "command"
-        id = self._new_id("act_")
-        self.events.append(ItemStarted(Activity(id, kind, _line_of(call))))
+        id, toolset = self._new_id("act_"), self.toolset
+        found = None if toolset is None else details_of(call, call.content, None, toolset)
+        details = None if found is None or found.use is None else found
+        self.events.append(ItemStarted(Activity(id, kind, _line_of(call), details=details)))
         return id
+
+    def item_of(self, request: Update) -> str:
+        """Returns the item of the open call that a request for permission is about; empty if it has none."""
+        call = self._calls.find(request, self.tools)
+        return "" if call is None else call.id or ""
 
     def _add_output(self, state: OpenCall, call: Update) -> None:
         """Adds output. An update has its next piece, or the whole, which is ignored if it does not begin with the

@@ -1,0 +1,117 @@
+"""What programs of ACP ask permission for, as far as they tell it, and their calls as the toolset has them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from codex_proxy.core.events import ApprovalKind, ApprovalRequested
+from codex_proxy.core.items import TOOL_NAMES, ActionDetails, FileDiff, ToolName, ToolUse
+from codex_proxy.core.json_values import encode_json, object_at, objects_in, text_at
+from codex_proxy.core.own_tools import OwnTools
+from codex_proxy.core.turn import Sandbox, Toolset, Turn
+from codex_proxy.parts.acp.messages import Update
+from codex_proxy.parts.acp.presets import AcpPreset
+from codex_proxy.parts.acp.reported_calls import ACTING_KINDS
+
+UNCONFINED: Final = "No sandbox confines what the program does."
+_ASKED: Final[frozenset[ToolName]] = frozenset({"bash", "write", "edit"})
+_PATHS: Final = ("file_path", "path", "absolute_path", "fileName")
+"""The arguments with a path, as programs call them."""
+
+
+def own_tools_of(preset: AcpPreset) -> OwnTools:
+    """Returns what a program keeps of toolsets: one that asks before it acts can be kept from acting."""
+    unconfined: Sandbox = "read-only" if preset.sandboxed else "danger-full-access"
+    return OwnTools(
+        sandboxes={
+            **dict.fromkeys(TOOL_NAMES, "read-only"),
+            **dict.fromkeys(("bash", "web_fetch"), unconfined),
+            **dict.fromkeys(("write", "edit"), "workspace-write"),
+        },
+        asks=_ASKED if preset.asking else frozenset(),
+        fixed=frozenset(TOOL_NAMES) - (_ASKED if preset.asking else set()),
+    )
+
+
+def question_of(
+    request_id: str, asked: Update, known: Update, turn: Turn, *, sandboxed: bool, item_id: str
+) -> ApprovalRequested:
+    """Returns the event of a request for permission. `known`: all that was reported of the call; `sandboxed`: whether
+    the program's commands stay in the turn's sandbox.
+    """
+    kind: ApprovalKind = ACTING_KINDS.get(known.kind or "", "permission")
+    details = details_of(known, asked.content, turn.workdir, turn.toolset)
+    within = sandboxed or kind == "file_change" or turn.sandbox == "danger-full-access"
+    return ApprovalRequested(
+        request_id, kind, "", details, beyond="" if within else UNCONFINED, item_id=item_id
+    )
+
+
+def details_of(call: Update, content: Any, cwd: str | None, toolset: Toolset | None) -> ActionDetails | None:
+    """Returns in full what a call does; None if the program does not tell it. `content`: that of the report."""
+    kind, given = ACTING_KINDS.get(call.kind or ""), object_at(call.raw_input)
+    if kind == "command":
+        command = _command(given) or ("" if given else call.title or "")
+        details = ActionDetails(command=command, cwd=cwd) if command else None
+    elif kind == "file_change":
+        changes = _changes(given, content)
+        details = ActionDetails(changes=changes) if changes else None
+    else:
+        details = ActionDetails(tool=call.name or call.title or "", arguments=encode_json(given).decode())
+    use = None if details is None or toolset is None else _use(call, details, given, toolset)
+    return details if details is None or use is None else replace(details, use=use)
+
+
+def _use(call: Update, details: ActionDetails, given: Mapping[str, Any], toolset: Toolset) -> ToolUse | None:
+    name: ToolName
+    input: dict[str, Any]
+    if details.command:
+        name, input = "bash", {"command": details.command}
+    elif details.changes:
+        name = "write" if all(each.kind == "add" for each in details.changes) else "edit"
+        changes = [{"file_path": each.path, "diff": each.diff} for each in details.changes]
+        input = changes[0] if len(changes) == 1 else {"changes": changes}
+    elif call.kind == "read" and _path(given):
+        name, input = "read", {"file_path": _path(given)}
+    elif call.kind == "fetch" and text_at(given, "url"):
+        name, input = "web_fetch", {"url": text_at(given, "url")}
+    else:
+        return None
+    return ToolUse(name, encode_json(input).decode(), toolset.permission(name))
+
+
+def _command(given: Mapping[str, Any]) -> str:
+    command = given.get("command")
+    if isinstance(command, list):
+        return shlex.join(map(str, command))
+    return command if isinstance(command, str) else ""
+
+
+def _path(given: Mapping[str, Any]) -> str:
+    return next((path for name in _PATHS if (path := text_at(given, name))), "")
+
+
+def _changes(given: Mapping[str, Any], content: Any) -> tuple[FileDiff, ...]:
+    """Returns the changed files: of the report's content, or of the arguments if these have a diff."""
+    found = [each for each in objects_in(content) if each.get("type") == "diff"]
+    changes = tuple(
+        FileDiff(
+            text_at(each, "path"),
+            "update" if isinstance(each.get("oldText"), str) else "add",
+            _lines("-", text_at(each, "oldText")) + _lines("+", text_at(each, "newText")),
+        )
+        for each in found
+        if text_at(each, "path")
+    )
+    if changes or len(found) > len(changes):
+        return changes if len(changes) == len(found) else ()
+    path, diff = _path(given), text_at(given, "diff")
+    return (FileDiff(path, diff=diff),) if path and diff else ()
+
+
+def _lines(mark: str, text: str) -> str:
+    return "".join(f"{mark}{line}\n" for line in text.splitlines())
