@@ -77,9 +77,11 @@ class Asking:
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         finally:
             changed.cancel()
+        if self.is_done():
+            return True
         if asyncio.get_running_loop().time() > self._until:
             raise Fault(NO_ANSWER)
-        return self.is_done()
+        return False
 
     def is_done(self) -> bool:
         """Whether the node has done the command. Raises its `Fault`."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from itertools import combinations
 from pathlib import Path
 
 import pytest
 
 from tests.http.serving import fake_proxy
 from tests.parts.machines.two_servers.conftest import let_leases_run_out
-from tests.parts.sessions.driving import AgentsClient
+from tests.parts.sessions.driving import AgentsClient, Reader
 from tests.parts.sessions.test_walks import Walk, _read
 
 
@@ -20,8 +21,10 @@ class WalkOverTwo(Walk):
         self._store = store
         self._clients: list[AgentsClient] = []
         self._stacks: list[AsyncExitStack] = []
-        self._at: dict[asyncio.Task[None], AgentsClient] = {}
-        """The server of each reader."""
+        self._at: dict[Reader, AgentsClient] = {}
+        """The server of each reader, also of those that are gone."""
+        self._left = False
+        """Whether a server may have lost the session without knowing: what it tells until then is nowhere else."""
 
     async def _serve(self) -> None:
         self._folder.mkdir()
@@ -45,18 +48,17 @@ class WalkOverTwo(Walk):
     async def open_reader(self) -> None:
         stack = self._stacks[self._clients.index(self.client)]
         reader = await stack.enter_async_context(self.client.following(self.id))
-        task = asyncio.create_task(_read(reader))
-        self._readers.append((reader, task))
-        self._at[task] = self.client
+        self._readers.append((reader, asyncio.create_task(_read(reader))))
+        self._at[reader] = self.client
 
     async def restart(self) -> None:
         """Ends a server, and starts another one in its place."""
         number = self._random.randrange(2)
-        leaving = [task for task, client in self._at.items() if client is self._clients[number]]
-        for task in leaving:
-            task.cancel()
-        if leaving:
-            await asyncio.wait(leaving)
+        leaving = [each for each in self._readers if self._at[each[0]] is self._clients[number]]
+        for each in leaving:
+            each[1].cancel()
+            self._readers.remove(each)
+        await asyncio.gather(*(task for _, task in leaving), return_exceptions=True)
         await self._stacks[number].aclose()
         self.client, self._stacks[number] = await self._start()
         self._clients[number] = self.client
@@ -64,18 +66,30 @@ class WalkOverTwo(Walk):
 
     async def kill(self) -> None:
         """Lets the leases run out: whoever is asked next takes the session over, and the other one is as if stopped."""
+        self._left = True
         await let_leases_run_out(self._store, ["record_leases", "record_followers"])
 
     def check_readers(self) -> None:
-        """Readers that missed nothing have seen the same."""
-        whole = [
-            (reader, task)
-            for reader, task in self._readers
-            if not (reader.events and reader.events[-1]["type"] == "error" and reader.at_end)
-        ]
-        if whole:
-            self._readers[:] = whole
-            super().check_readers()
+        """Two readers have seen the same, from where both have begun up to where one of them has ended."""
+        assert not [task for _, task in self._readers if not task.cancelled() and task.exception()]
+        for one, other in combinations(self._at, 2):
+            if self._left and self._at[one] is not self._at[other]:
+                continue
+            seen, longer = ids_of(one), ids_of(other)
+            if seen and seen[0] not in longer:
+                seen, longer = longer, seen
+            if seen and seen[0] in longer:
+                behind = longer[longer.index(seen[0]) :]
+                assert all(a == b for a, b in zip(seen, behind, strict=False))
+
+
+def ids_of(reader: Reader) -> list[str]:
+    """The events of the session, without the one that says that the stream was interrupted."""
+    return [
+        event["event_id"]
+        for event in reader.events
+        if event["type"] != "error" or event["error"]["code"] != "stream_interrupted"
+    ]
 
 
 @pytest.mark.sampled(every=34)
