@@ -5,7 +5,7 @@ it, and is removed with it. Raises `Fault` where the store cannot be read or wri
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Generic, NamedTuple, TypedDict, TypeVar, Unpack
+from typing import Any, Final, Generic, NamedTuple, TypedDict, TypeVar, Unpack
 
 import msgspec
 
@@ -144,12 +144,12 @@ def _in_session(session: str, name: str) -> str:
 
 LEASE_LOST: Final = Failure(
     FaultKind.UNAVAILABLE,
-    "This server was stopped or cut off for so long that another one goes on with the session. Try again.",
+    "This server was stopped or cut off for so long that another one acts in its place. Try again.",
 )
 
 
 class HeldElsewhere(Exception):  # noqa: N818 - says what it is
-    """Another server (`node`) holds the session."""
+    """Another server (`node`) holds the session, or the agent."""
 
     def __init__(self, node: NodeId) -> None:
         super().__init__(node)
@@ -283,6 +283,15 @@ class SessionStore:
         if isinstance(found, RecordLease):
             return found
         raise HeldElsewhere(found)
+
+    async def wait_for(self, owner: str, kind: Kind[Any], id: str) -> RecordLease:
+        """Takes the lease of an agent when no other server holds it. Raises `Fault`."""
+        watch = self._store.leases.watch(id)
+        while True:
+            try:
+                return await self.take(owner, kind, id)
+            except HeldElsewhere:
+                await watch.wait()
 
     async def follow(self, owner: str, id: str) -> Following:
         """Has this server told of what happens in a session. Raises `Fault`."""

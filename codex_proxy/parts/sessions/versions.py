@@ -6,24 +6,19 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.parts.sessions.agents import StoredAgent
-from codex_proxy.parts.sessions.records import AGENT, HeldElsewhere, agent_record, version_record
+from codex_proxy.parts.sessions.records import AGENT, agent_record, version_record
 from codex_proxy.parts.sessions.service import Sessions
 
 
 async def change_agent(
     sessions: Sessions, owner: str, id: str, change: Callable[[StoredAgent], StoredAgent]
 ) -> StoredAgent:
-    """Changes an agent. With other settings or metadata it is a new version, and the one before is kept. Raises
-    `Fault`: NOT_FOUND, UNAVAILABLE while another server changes it, and what `change` raises.
+    """Changes an agent, when no other server does. With other settings or metadata it is a new version, and the one
+    before is kept. Raises `Fault`: NOT_FOUND, and what `change` raises.
     """
     async with sessions.changing(owner, id):
-        try:
-            lease = await sessions.store.take(owner, AGENT, id)
-        except HeldElsewhere:
-            message = "Another server changes this agent at the moment: try again."
-            raise Fault.of(FaultKind.UNAVAILABLE, message, retry_after=1) from None
+        lease = await sessions.store.wait_for(owner, AGENT, id)
         try:
             before = await sessions.store.get(owner, AGENT, id)
             agent, records = change(before), []

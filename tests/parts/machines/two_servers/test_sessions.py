@@ -13,6 +13,7 @@ import asyncpg
 import pytest
 
 from codex_proxy.commands.keys import add_to_store
+from codex_proxy.parts.machines.postgresql.leases import Notices
 from tests.http.serving import Proxy, settings_of, until
 from tests.parts.machines.two_servers.conftest import (
     HELD_PROMPT,
@@ -187,6 +188,7 @@ async def test_what_an_agent_asks_is_answered_at_the_other_server_once(pair_with
         assert late.status == 409
 
 
+@pytest.mark.exhaustive
 async def test_a_killed_server_s_question_is_closed_at_another(
     pair_with: MakePair, postgres_url: str
 ) -> None:
@@ -242,6 +244,24 @@ async def test_changes_at_both_servers_keep_each_other(clients: Clients, pair: P
     assert (await one.get(f"/sessions/{id}"))["metadata"] == {"a": "b"}
 
 
+async def test_input_and_events_reach_the_other_server_without_notices(
+    monkeypatch: pytest.MonkeyPatch, pair_with: MakePair
+) -> None:
+    monkeypatch.setattr(Notices, "listen", lambda _: None)
+    async with pair_with() as pair:
+        one, two = AgentsClient(pair.one), AgentsClient(pair.two)
+        id = await held_session(one)
+        async with two.following(id) as reader:
+            await two.send(id, message("[[fake:text say=Next.]]"))
+            pair.release.touch()
+            for _ in range(2):
+                await reader.until("agent.session.turn.completed")
+            await reader.until("agent.session.idle")
+        await two.send(id, message("[[fake:text say=Last.]]"))
+        await until_idle(one, id)
+        assert (await said(one, id))[-1] == "Last."
+
+
 async def test_a_deletion_at_one_server_ends_the_streams_at_the_other(clients: Clients, pair: Pair) -> None:
     one, two = clients
     id = await held_session(one)
@@ -289,6 +309,17 @@ async def test_messages_sent_at_both_servers_at_once_run_once_and_one_after_the_
     turns = await two.all(f"/sessions/{id}/turns")
     assert {turn["status"] for turn in turns} == {"completed"}
     assert len(turns) <= len(texts) + 1
+
+
+async def test_changes_of_an_agent_at_both_servers_at_once_keep_each_other(clients: Clients) -> None:
+    one, two = clients
+    id = (await one.post("", {"model": "codex-5", "metadata": {"a": "b"}}))["id"]
+    bodies = [{"name": "n"}, {"instructions": "Be brief."}] * 4
+    await asyncio.gather(*(clients[n % 2].post(f"/{id}", body) for n, body in enumerate(bodies)))
+    found = await two.get(f"/{id}")
+    assert (found["name"], found["instructions"]) == ("n", "Be brief.")
+    await one.delete(f"/{id}")
+    assert (await two.ask("POST", f"/{id}", {"name": "m"})).status == 404
 
 
 async def test_another_key_reaches_no_session_at_the_other_server(
@@ -363,6 +394,7 @@ async def test_the_turn_of_a_killed_server_fails_at_another_and_what_waited_runs
     assert not any(item.get("status") == "in_progress" for item in await one.all(f"/sessions/{id}/items"))
 
 
+@pytest.mark.exhaustive
 async def test_a_session_that_waits_for_results_goes_on_waiting_where_its_server_is_killed(
     clients: Clients, pair: Pair, postgres_url: str
 ) -> None:
@@ -408,6 +440,7 @@ async def test_a_server_that_was_stopped_writes_nothing_more_of_a_session(
         assert "Next." in (await said(one, id))[-1]
 
 
+@pytest.mark.exhaustive
 async def test_input_at_a_server_that_was_stopped_reaches_the_one_that_took_over(
     clients: Clients, pair: Pair, postgres_url: str
 ) -> None:
@@ -425,6 +458,7 @@ async def test_input_at_a_server_that_was_stopped_reaches_the_one_that_took_over
     assert await statuses(two, id) == ["completed", "completed"]
 
 
+@pytest.mark.exhaustive
 async def test_a_message_to_a_server_that_is_stopped_is_done_once_by_another(
     clients: Clients, pair: Pair, postgres_url: str, connection: asyncpg.Connection
 ) -> None:
@@ -460,6 +494,7 @@ async def test_a_server_that_stops_leaves_its_sessions_to_the_other(
         assert (await statuses(two, id))[1:] == ["completed"]
 
 
+@pytest.mark.exhaustive
 async def test_nothing_that_was_accepted_is_lost_where_postgresql_stops_and_starts_again(
     pair_with: MakePair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
