@@ -27,6 +27,5 @@ PART: Final = Part(
     page="files.md",
     settings="codex_proxy.parts.files:FilesSettings",
     endpoints="codex_proxy.parts.files.endpoints:ENDPOINTS",
-    checks="codex_proxy.parts.files.server_part:checks",
     server="codex_proxy.parts.files.server_part:server_part",
 )

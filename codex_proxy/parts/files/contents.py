@@ -33,44 +33,36 @@ PIECE_BYTES: Final = 1 << 20
 MAX_BYTES_IN_RECORDS: Final = 32 << 20
 PIECE: Final = "file_piece"
 """The kind of the records with bytes, below that of their file: base64 as a JSON text."""
+_CLOSELY: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _NAME: Final = re.compile(r"file-[0-9a-f]{32}")
 
 
-class Writing(ABC):
-    """Takes the bytes of a new file. Ends with `finish` or `discard`."""
-
-    @abstractmethod
-    async def write(self, chunk: bytes) -> None: ...
-
-    @abstractmethod
-    async def finish(self) -> None:
-        """Returns when all bytes are durable."""
-
-    @abstractmethod
-    async def discard(self) -> None:
-        """Frees what the writing needs. What was written is removed with `Contents.remove` and the file's record."""
-
-
 class Contents(ABC):
+    """Keeps files in pieces of `PIECE_BYTES`, of which the last may be shorter."""
+
     max_bytes: int | None = None
     """Maximum bytes of a file here."""
-    is_shared: bool
+    is_shared = False
     """Whether other servers may have the same files."""
 
     @abstractmethod
-    async def create(self, owner: str, file: StoredFile) -> Writing: ...
+    async def put(self, owner: str, file: StoredFile, number: int, piece: bytes) -> None:
+        """Stores the next piece, from number 0 on, of a file that is being received."""
+
+    @abstractmethod
+    async def finish(self, file: StoredFile) -> None:
+        """Returns when all pieces are durable."""
 
     @abstractmethod
     def read(self, owner: str, file: StoredFile, start: int, stop: int) -> AsyncIterator[bytes]:
         """Yields the bytes from `start` to before `stop`, not empty ones."""
 
-    @abstractmethod
-    async def remove(self, id: str) -> None:
+    async def remove(self, id: str) -> None:  # noqa: B027 - those in records go with them
         """Removes the bytes of a file whose record has been removed."""
 
-    @abstractmethod
     async def ids(self) -> frozenset[str]:
-        """Returns the files whose bytes `remove` would remove."""
+        """Returns the files whose bytes only `remove` removes."""
+        return frozenset()
 
 
 # --- in a folder ----------------------------------------------------------------------------------
@@ -79,39 +71,53 @@ class Contents(ABC):
 class Folder(Contents):
     """One file for each (0600), which is called by its id."""
 
-    is_shared = False
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    async def create(self, owner: str, file: StoredFile) -> Writing:
-        return _FileWriting(self._folder, file.id)
+    async def put(self, owner: str, file: StoredFile, number: int, piece: bytes) -> None:
+        def write() -> None:
+            if number == 0:
+                make_folder(self._folder)
+                descriptor = create(self._folder / file.id)
+            else:
+                descriptor = os.open(self._folder / file.id, os.O_WRONLY | _CLOSELY)
+            with open(descriptor, "wb", buffering=0) as out:
+                out.seek(number * PIECE_BYTES)
+                left = memoryview(piece)
+                while left:
+                    left = left[out.write(left) :]
+
+        await _in_thread(write)
+
+    async def finish(self, file: StoredFile) -> None:
+        def sync() -> None:
+            for path in (self._folder / file.id, self._folder):
+                descriptor = os.open(path, os.O_RDONLY | _CLOSELY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+
+        await _in_thread(sync)
 
     async def read(self, owner: str, file: StoredFile, start: int, stop: int) -> AsyncIterator[bytes]:
-        descriptor = await _in_thread(lambda: self._open(file))
-        try:
-            while start < stop:
-                size = min(PIECE_BYTES, stop - start)
-                chunk = await _in_thread(partial(os.pread, descriptor, size, start))
-                if not chunk:
-                    raise _missing(file)
-                yield chunk
-                start += len(chunk)
-        finally:
-            os.close(descriptor)
+        while start < stop:
+            chunk = await _in_thread(partial(self._piece, file, start, min(PIECE_BYTES, stop - start)))
+            yield chunk
+            start += len(chunk)
 
-    def _open(self, file: StoredFile) -> int:
+    def _piece(self, file: StoredFile, start: int, size: int) -> bytes:
         try:
-            descriptor = os.open(
-                self._folder / file.id, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-            )
+            descriptor = os.open(self._folder / file.id, os.O_RDONLY | _CLOSELY)
         except FileNotFoundError:
             raise _missing(file) from None
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_size != file.size:
-            os.close(descriptor)
+        with open(descriptor, "rb", buffering=0):
+            state = os.fstat(descriptor)
+            whole = stat.S_ISREG(state.st_mode) and state.st_size == file.size
+            piece = os.pread(descriptor, size, start) if whole else b""
+        if not piece:
             raise _missing(file)
-        return descriptor
+        return piece
 
     async def remove(self, id: str) -> None:
         await _in_thread(lambda: (self._folder / id).unlink(missing_ok=True))
@@ -125,47 +131,6 @@ class Folder(Contents):
                 return frozenset()
 
         return await _in_thread(names)
-
-
-class _FileWriting(Writing):
-    def __init__(self, folder: Path, name: str) -> None:
-        self._folder = folder
-        self._name = name
-        self._descriptor: int | None = None
-
-    async def write(self, chunk: bytes) -> None:
-        await _in_thread(lambda: self._write(chunk))
-
-    def _write(self, chunk: bytes) -> None:
-        descriptor, left = self._opened(), memoryview(chunk)
-        while left:
-            left = left[os.write(descriptor, left) :]
-
-    def _opened(self) -> int:
-        if self._descriptor is None:
-            make_folder(self._folder)
-            self._descriptor = create(self._folder / self._name)
-        return self._descriptor
-
-    async def finish(self) -> None:
-        await _in_thread(self._finish)
-
-    def _finish(self) -> None:
-        os.fsync(self._opened())
-        self._close()
-        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-    async def discard(self) -> None:
-        self._close()
-
-    def _close(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
 
 
 async def _in_thread(work: Callable[[], R]) -> R:
@@ -194,9 +159,18 @@ class Pieces(Contents):
         self._store = store
         self.is_shared = is_shared
 
-    async def create(self, owner: str, file: StoredFile) -> Writing:
-        await self._store.write_records(owner, [record_of(file, receiving=True)])
-        return _PieceWriting(self._store, owner, file)
+    async def put(self, owner: str, file: StoredFile, number: int, piece: bytes) -> None:
+        json = b'"%b"' % encode_base64(piece).encode()
+        id, created = _piece_id(file, number), float(file.created_at)
+        written = [Record(kind=PIECE, id=id, json=json, created=created, parent=file.id)]
+        if number == 0:
+            written.insert(0, record_of(file, receiving=True))
+        try:
+            await self._store.write_records(owner, written, require=key_of(file.id) if number else None)
+        except NotStored as error:
+            raise StoreUnavailable(f"the file {file.id} was removed while it was received") from error
+
+    async def finish(self, file: StoredFile) -> None: ...
 
     async def read(self, owner: str, file: StoredFile, start: int, stop: int) -> AsyncIterator[bytes]:
         while start < stop:
@@ -210,44 +184,6 @@ class Pieces(Contents):
             chunk = data[skipped : skipped + stop - start]
             yield chunk
             start += len(chunk)
-
-    async def remove(self, id: str) -> None: ...
-
-    async def ids(self) -> frozenset[str]:
-        return frozenset()
-
-
-class _PieceWriting(Writing):
-    def __init__(self, store: Store, owner: str, file: StoredFile) -> None:
-        self._store = store
-        self._owner = owner
-        self._file = file
-        self._held = bytearray()
-        self._count = 0
-
-    async def write(self, chunk: bytes) -> None:
-        self._held += chunk
-        while len(self._held) >= PIECE_BYTES:
-            piece = bytes(self._held[:PIECE_BYTES])
-            del self._held[:PIECE_BYTES]
-            await self._put(piece)
-
-    async def finish(self) -> None:
-        if self._held:
-            await self._put(bytes(self._held))
-
-    async def _put(self, piece: bytes) -> None:
-        id, parent = _piece_id(self._file, self._count), self._file.id
-        json = b'"%b"' % encode_base64(piece).encode()
-        record = Record(kind=PIECE, id=id, json=json, created=float(self._file.created_at), parent=parent)
-        self._count += 1
-        try:
-            await self._store.write_records(self._owner, [record], require=key_of(parent))
-        except NotStored as error:
-            raise StoreUnavailable(f"the file {parent} was removed while it was received") from error
-
-    async def discard(self) -> None:
-        self._held.clear()
 
 
 def _piece_id(file: StoredFile, number: int) -> str:

@@ -1,22 +1,16 @@
-"""What the part adds to a server: files for its clients and for requests that name them, and their removal. Also its
-check for `doctor`.
-"""
+"""What the part adds to a server: files for its clients and for requests that name them, and their removal."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
-from pathlib import Path
 
 import structlog
 from aiohttp import web
 
 from codex_proxy.app.server_parts import ServerPart, ServerParts
-from codex_proxy.core.checks import Check, failed_check
 from codex_proxy.core.own_errors import repeat
-from codex_proxy.files.private import why_not_created
 from codex_proxy.http.app_keys import CLOCK, FILE_SOURCE, IDS
 from codex_proxy.parts import own_settings
 from codex_proxy.parts.files import FilesSettings
@@ -72,18 +66,3 @@ async def _keep_swept(files: Files, _: web.Application) -> AsyncIterator[None]:
 def server_part(_settings: Settings, _environ: Mapping[str, str]) -> ServerPart:
     """Returns what makes a server keep files."""
     return FilesPart()
-
-
-async def checks(settings: Settings, _environ: Mapping[str, str]) -> list[Check]:
-    """Returns a failed check if the folder of uploaded files cannot be used."""
-    wrong = _folder_problem(settings.uploads_folder) if settings.in_file else ""
-    return [failed_check("files", wrong)] if wrong else []
-
-
-def _folder_problem(folder: Path) -> str:
-    if not folder.exists():
-        why = why_not_created(folder)
-        return f"the folder of uploaded files cannot be created: {why}" if why else ""
-    if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK):
-        return ""
-    return f"{folder}, the folder of uploaded files, is not writable or no folder"

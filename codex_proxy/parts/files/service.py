@@ -16,7 +16,7 @@ from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.interfaces import Clock, IdSource
 from codex_proxy.core.media import GivenFile
 from codex_proxy.parts.files import FilesTable
-from codex_proxy.parts.files.contents import Contents, Writing
+from codex_proxy.parts.files.contents import PIECE_BYTES, Contents
 from codex_proxy.parts.files.objects import KIND, StoredFile, file_of, key_of, not_found, record_of, stored_id
 from codex_proxy.store.health import store_errors_as_faults
 from codex_proxy.store.store import Store
@@ -38,28 +38,43 @@ _OF_ANY_TYPE: Final = re.compile(r"application/(octet-stream|x-pdf)")
 
 
 class Receiving:
-    """A file that is being received: `write` its bytes, then `finish`."""
+    """A file that is being received: `write` its bytes, then `finish`. Both raise `Fault` above a limit."""
 
-    def __init__(self, files: Files, owner: str, file: StoredFile, writing: Writing, stored: int) -> None:
+    def __init__(self, files: Files, contents: Contents, owner: str, file: StoredFile, stored: int) -> None:
         """`stored`: the bytes of the owner's other files."""
         self.owner = owner
         self.size = 0
         self.finished = False
         self._files = files
+        self._contents = contents
         self._file = file
-        self._writing = writing
         self._stored = stored
+        self._held = bytearray()
+        self._pieces = 0
 
     async def write(self, chunk: bytes) -> None:
-        """Raises `Fault` REQUEST_TOO_LARGE or NOT_ALLOWED above a limit."""
         self.size += len(chunk)
-        self._files.check_size(self.size)
-        self._files.check_quota(self.owner, self._stored)
+        try:
+            self._files.check_size(self.size)
+            self._files.check_quota(self.owner, self._stored)
+        except Fault:
+            self.size = 0  # its place is free for the owner's other uploads
+            raise
+        self._held += chunk
+        while len(self._held) >= PIECE_BYTES:
+            await self._put(PIECE_BYTES)
+
+    async def _put(self, size: int) -> None:
+        piece = bytes(self._held[:size])
         with store_errors_as_faults():
-            await self._writing.write(chunk)
+            await self._contents.put(self.owner, self._file, self._pieces, piece)
+        del self._held[:size]
+        self._pieces += 1
 
     async def finish(self, *, name: str, media_type: str, purpose: str, lifetime: int | None) -> StoredFile:
-        """Returns the file, which is durable. `lifetime`: seconds until it expires. Raises as `write`."""
+        """Returns the file, which is durable. `lifetime`: seconds until it expires."""
+        if self._held or not self._pieces:
+            await self._put(len(self._held))
         created = self._file.created_at
         file = StoredFile(
             id=self._file.id,
@@ -71,13 +86,10 @@ class Receiving:
             expires_at=None if lifetime is None else created + lifetime,
         )
         with store_errors_as_faults():
-            await self._writing.finish()
+            await self._contents.finish(file)
         await self._files.add(self.owner, file)
         self.finished = True
         return file
-
-    async def discard(self) -> None:
-        await self._writing.discard()
 
 
 class Files:
@@ -154,21 +166,18 @@ class Files:
             raise Fault.of(FaultKind.NOT_ALLOWED, message)
         id, now = self._ids.new("file-"), int(self._clock.epoch())
         file = StoredFile(id=id, name="", media_type="", size=0, purpose="", created_at=now)
-        with store_errors_as_faults():
-            writing = await self._contents.create(owner, file)
-        receiving = Receiving(self, owner, file, writing, _bytes_of(others))
+        receiving = Receiving(self, self._contents, owner, file, _bytes_of(others))
         self._receiving[id] = receiving
         try:
             yield receiving
         finally:
             if not receiving.finished:
-                await asyncio.shield(self._discard(receiving, id))
+                await asyncio.shield(self._discard(owner, id))
             del self._receiving[id]
 
-    async def _discard(self, receiving: Receiving, id: str) -> None:
-        await receiving.discard()
+    async def _discard(self, owner: str, id: str) -> None:
         try:
-            await self._remove(receiving.owner, id)
+            await self._remove(owner, id)
         except StoreUnavailable as error:
             log.warning("upload_not_removed", reason=str(error))  # a sweep will
 

@@ -151,7 +151,7 @@ async def test_a_form_that_a_web_page_could_send_is_refused(proxy: Proxy, tmp_pa
 
 
 async def test_a_client_that_leaves_in_the_middle_leaves_nothing(proxy: Proxy, tmp_path: Path) -> None:
-    _, writer = await _begin(proxy, part("file", b"a" * 600_000, "a.txt"))
+    _, writer = await _begin(proxy, part("file", b"a" * 3_000_000, "a.txt"))
     await until(lambda: bool(left(tmp_path)))
     writer.close()
     await until(lambda: not left(tmp_path))
