@@ -126,6 +126,7 @@ class RawHistoryItem(msgspec.Struct, frozen=True):
 
 
 HistoryItem: TypeAlias = HistoryMessage | HistoryCall | HistoryOutput | RawHistoryItem
+_WITH_PARTS: Final = (HistoryMessage, HistoryOutput)  # made once: a long history asks for each item
 
 
 def texts_in(history: Iterable[HistoryItem]) -> Iterator[str]:
@@ -133,7 +134,7 @@ def texts_in(history: Iterable[HistoryItem]) -> Iterator[str]:
     for item in history:
         if isinstance(item, HistoryCall):
             yield item.arguments
-        elif isinstance(item, HistoryMessage | HistoryOutput):
+        elif isinstance(item, _WITH_PARTS):
             yield from texts_of(item.parts)
 
 
@@ -142,7 +143,7 @@ def images_in(history: Iterable[HistoryItem]) -> list[ImagePart]:
     return [
         part
         for item in history
-        if isinstance(item, HistoryMessage | HistoryOutput)
+        if isinstance(item, _WITH_PARTS)
         for part in item.parts
         if isinstance(part, ImagePart)
     ]

@@ -27,6 +27,7 @@ from codex_proxy.core.shown_text import excerpt
 MAX_NAMED: Final = 20
 FIELD_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 """Matches what a response header can contain."""
+_CONTAINERS: Final = frozenset({dict, list})
 _OWN_ID: Final = re.compile(
     r"(?:resp_|conv_|msg_|chatcmpl-)(?=\w*\d)\w{4,}|[a-z]{2,5}_[0-9a-f]{32}", re.ASCII
 )
@@ -63,7 +64,7 @@ class FieldNotes:
         if not given.keys() <= names.keys() and (not place or model.model_config.get("extra") != "allow"):
             self.add_unknown(given, names, place)
         for name, value in given.items():
-            if not isinstance(value, dict | list) or name not in names:
+            if type(value) not in _CONTAINERS or name not in names:
                 continue
             made = getattr(model, names[name])
             inner = f"{place}.{name}" if place else name
