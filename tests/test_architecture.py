@@ -195,7 +195,7 @@ REMEMBER = {
     ),
     **dict.fromkeys(("parts.traces.watcher", "workers.pdf_reader"), "the owner is a part of the key"),
     **dict.fromkeys(
-        ("tools.schemas", "tools.strict_schemas", "workers.schema_checks"),
+        ("agents.shared.tool_schemas", "tools.schemas", "tools.strict_schemas", "workers.schema_checks"),
         "a value follows from the schema, which is the key",
     ),
     **dict.fromkeys(

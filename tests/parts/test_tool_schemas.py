@@ -14,7 +14,7 @@ import pytest
 from jsonschema_rs import Draft202012Validator, ValidationError, meta
 
 from codex_proxy.agents.codex_app_server.calls import dynamic_tools
-from codex_proxy.agents.shared.tool_schemas import object_parameters, plain_parameters
+from codex_proxy.agents.shared.tool_schemas import MAX_KNOWN, object_parameters, plain_parameters
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.items import Tool
 from codex_proxy.core.turn import ForwardedRequest, Turn
@@ -190,7 +190,7 @@ def test_alternatives_at_the_root_become_properties_of_which_those_of_all_are_re
     ]
     b = {"type": "object", "properties": {"size": number, "kind": {"const": "b"}}, "required": ["kind"]}
     schema = {"description": "Of both.", "properties": {"all": text}, "required": ["all"]}
-    form = object_parameters(tool_of(schema | {"oneOf": branches, "$defs": {"B": b}}))
+    form = decoded(object_parameters(tool_of(schema | {"oneOf": branches, "$defs": {"B": b}})))
     assert form == {
         "type": "object",
         "description": "Of both.",
@@ -203,11 +203,19 @@ def test_alternatives_at_the_root_become_properties_of_which_those_of_all_are_re
 def test_what_a_root_refers_to_and_all_of_its_parts_are_joined() -> None:
     base = {"properties": {"id": {"type": "string"}}, "required": ["id"], "additionalProperties": False}
     more = {"properties": {"id": {"minLength": 1}, "n": {}}, "required": ["n"]}
-    form = object_parameters(
-        tool_of({"$ref": "#/definitions/B", "allOf": [more], "definitions": {"B": base}})
+    form = decoded(
+        object_parameters(tool_of({"$ref": "#/definitions/B", "allOf": [more], "definitions": {"B": base}}))
     )
     assert form["properties"] == {"id": {"allOf": [{"type": "string"}, {"minLength": 1}]}, "n": {}}
     assert (form["required"], form["additionalProperties"]) == (["id", "n"], False)
+
+
+def test_the_form_of_a_short_schema_is_made_once_and_that_of_a_long_one_each_time() -> None:
+    short: dict[str, Any] = {"oneOf": [{"properties": {"a": {}}}]}
+    assert object_parameters(tool_of(short)) is object_parameters(tool_of(short))
+    long = {**short, "description": "x" * MAX_KNOWN}
+    assert object_parameters(tool_of(long)) is not object_parameters(tool_of(long))
+    assert object_parameters(tool_of(long)) == object_parameters(tool_of(long))
 
 
 def test_what_no_program_reads_is_left_out_or_said_otherwise() -> None:

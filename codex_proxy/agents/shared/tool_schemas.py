@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -26,6 +27,9 @@ MAX_DEPTH: Final = 16
 MAX_PATTERN: Final = 1000
 """Maximum characters of a regular expression that is compiled."""
 
+MAX_KNOWN: Final = 8 << 10
+"""Maximum bytes of a schema whose form is kept: a client sends the same tools with each request."""
+
 _TYPES: Final = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
 _PARTS: Final = ("$ref", "allOf", "anyOf", "oneOf")
 _NOT_AT_THE_ROOT: Final = frozenset({*_PARTS, "enum", "const", "not"})
@@ -43,7 +47,7 @@ _DIALECT: Final = re.compile(r"https?://json-schema\.org/\S+")
 
 
 def object_parameters(tool: Tool) -> Any:
-    """Returns a tool's parameters in the form above; the same value if they have it."""
+    """Returns a tool's parameters in the form above."""
     given = function_parameters(tool)
     return _object_schema(given) if isinstance(given, msgspec.Raw) else given
 
@@ -69,14 +73,22 @@ def _decoded(parameters: Any) -> Any:
     return msgspec.json.decode(parameters) if isinstance(parameters, msgspec.Raw) else parameters
 
 
-def _object_schema(given: msgspec.Raw) -> Any:
+def _object_schema(given: msgspec.Raw) -> msgspec.Raw:
+    json = bytes(given)
+    return _known_form(json) if len(json) <= MAX_KNOWN else _make_form(json)
+
+
+def _make_form(given: bytes) -> msgspec.Raw:
     try:
         schema = msgspec.json.decode(given)
     except UNREADABLE:
         schema = None
     has_long = _LONG_NUMBER.search(given) is not None
     form = _form(_with_short_numbers(schema) if has_long else schema)
-    return given if form == schema and not has_long else form
+    return msgspec.Raw(given if form == schema and not has_long else encode_json(form))
+
+
+_known_form: Final = lru_cache(maxsize=256)(_make_form)
 
 
 def _with_plain_names(parameters: Any) -> Any:

@@ -349,8 +349,9 @@ def _with_plain_schema(tool: Any) -> Any:
     inner = tool if function is None else function
     if not isinstance(parameters := value_at(inner, "parameters"), dict):
         return tool
-    plain = plain_schema(msgspec.Raw(encode_json(parameters)))
-    if isinstance(plain, msgspec.Raw):
+    schema = msgspec.Raw(encode_json(parameters))
+    plain = plain_schema(schema)
+    if plain == schema:
         return tool
     told = {**inner, "parameters": plain}
     return told if function is None else {**tool, "function": told}
