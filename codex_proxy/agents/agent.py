@@ -58,6 +58,10 @@ class Agent(Protocol):
         """What the agent keeps of a turn's `Toolset`."""
 
     @property
+    def sessions_are_fixed(self) -> bool:
+        """Whether a session that the agent stores keeps the instructions and the client's tools of its first turn."""
+
+    @property
     def missing_features(self) -> Mapping[str, tuple[str, ...]]:
         """Features that this release lacks, each with what is missing in its protocol."""
 
@@ -124,6 +128,7 @@ class AgentBase:
     version = ""
     any_model = False
     own_tools = OwnTools()
+    sessions_are_fixed = True
     missing_features: Mapping[str, tuple[str, ...]] = {}
     members: Mapping[str, Agent] = {}
 
@@ -175,6 +180,10 @@ class AgentInFront(ABC):
     @property
     def own_tools(self) -> OwnTools:
         return OwnTools() if self._agent is None else self._agent.own_tools
+
+    @property
+    def sessions_are_fixed(self) -> bool:
+        return self._agent is None or self._agent.sessions_are_fixed
 
     @property
     def missing_features(self) -> Mapping[str, tuple[str, ...]]:

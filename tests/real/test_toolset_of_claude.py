@@ -225,3 +225,38 @@ async def test_an_interrupt_withdraws_the_question_and_the_session_goes_on(tmp_p
         assert not (session.workdir / "made").exists()
         assert await session.answered({"text": "Hello."}) == []
         assert not (session.workdir / "made").exists()
+
+
+async def test_a_session_goes_on_with_other_tools_of_the_client(tmp_path: Path) -> None:
+    """The program gets them anew with each process: nothing that it knows is lost by that."""
+    weather: Any = {
+        "type": "function",
+        "name": "get_weather",
+        "description": "x",
+        "parameters": {"type": "object", "properties": {}},
+    }
+    async with driven(tmp_path, Toolset(("bash",))) as session:
+        assert await session.answered(tool("Bash", command="echo marker-$((40+2))", description="x")) == []
+        await session.sessions.update(session.id, agent={"tools": [weather]})
+        assert await session.answered({"text": "Hello."}) == []
+        assert "mcp__client__get_weather" in offered(session.model)
+        assert session.results() == [("marker-42", False)], "the same session of the program goes on"
+
+
+async def test_a_server_that_dies_with_an_open_question_has_run_nothing_and_the_session_goes_on(
+    tmp_path: Path,
+) -> None:
+    async with driven(tmp_path, Toolset((), ("bash",))) as session:
+        id = session.id
+        async with session.turn(tool("Bash", command="touch made", description="x")) as stream:
+            async for event in stream:
+                if event.type == WAITS:
+                    break
+    more: Any = {"api_key": KEY, "sandbox": "danger-full-access"}
+    async with anthropic_model() as model, claude_proxy(tmp_path, model, **more) as (client, server):
+        again = Driven(client, server, model)
+        again.id = id
+        assert await again.answered({"text": "Hello."}) == []
+        assert not (again.workdir / "made").exists()
+        ((said, is_error),) = again.results()
+        assert is_error, said

@@ -213,6 +213,7 @@ def delete_stored(folder: str, id: str) -> None:
 class ClaudeCodeAgent(PooledAgent[LaunchKey, ChildTransport]):
     any_model = True
     own_tools = OWN_TOOLS
+    sessions_are_fixed = False
 
     def __init__(self, processes: ClaudeProcesses, clock: Clock) -> None:
         super().__init__()

@@ -18,7 +18,7 @@ from codex_proxy.parts.sessions.approvals import Choice, request_id_of
 from tests.http.claude import claude_proxy
 from tests.http.serving import fake_proxy
 from tests.parts.sessions.approving import ASKING, KEY, answer_to
-from tests.parts.sessions.driving import CANCEL, AgentsClient, Reader, message
+from tests.parts.sessions.driving import CANCEL, WEATHER, AgentsClient, Reader, message
 from tests.parts.sessions.test_approvals import WAITS, with_keys
 from tests.parts.sessions.test_folders import hosted
 from tests.parts.sessions.toolsets import answer, calls, give_toolset
@@ -236,3 +236,22 @@ async def test_codex_asks_about_all_calls_of_a_step_at_once(tmp_path: Path, deci
             await reader.until("agent.session.idle")
         status = "completed" if decision == "approve" else "failed"
         assert [each[1] for each in ended(reader.events)] == [status] * 2
+
+
+async def test_claude_code_goes_on_with_its_session_when_the_clients_tools_or_its_own_change(
+    tmp_path: Path,
+) -> None:
+    async with asking(tmp_path, Toolset(("read",))) as (client, id):
+        await client.turn(id, message("[[fake:text]]"))
+        await client.post(f"/sessions/{id}", {"agent": {"tools": [WEATHER]}})
+        await client.turn(id, message("[[fake:text]]"))
+        await give_toolset(client.proxy.server, id, Toolset(("read", "glob")))
+        await client.turn(id, message("[[fake:text]]"))
+        started = [
+            line for line in (tmp_path / "args").read_text().splitlines() if "--strict-mcp-config" in line
+        ]
+        assert ["--resume session_1" in line for line in started if "--tools Read" in line][-2:] == [
+            True,
+            True,
+        ]
+        assert "--tools Read,Glob" in started[-1]
