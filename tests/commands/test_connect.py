@@ -35,7 +35,15 @@ NAMES = {
     "langchain-js",
     *("openai-python", "openai-agents-api", "openai-node", "ai-sdk", "codex", "litellm", "pydantic-ai"),
     *("opencode", "qwen-code", "copilot-cli", "pi"),
-    *("claude-code", "agent-sdk", "anthropic-python", "anthropic-node", "cline-anthropic", "zed-anthropic"),
+    *(
+        "claude-code",
+        "agent-sdk",
+        "anthropic-python",
+        "anthropic-managed-agents",
+        "anthropic-node",
+        "cline-anthropic",
+        "zed-anthropic",
+    ),
 }
 SAYS = "Hello from the deterministic fake agent."
 
@@ -43,6 +51,7 @@ ANTHROPIC_CLIENTS = (
     "claude-code",
     "agent-sdk",
     "anthropic-python",
+    "anthropic-managed-agents",
     "anthropic-node",
     "cline-anthropic",
     "zed-anthropic",

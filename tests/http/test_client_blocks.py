@@ -20,10 +20,12 @@ TEXT = "Hello from the deterministic fake agent."
 
 
 NAMES = ("langchain", "openai-python", "anthropic-python")
-OF_SESSIONS = "openai-agents-api"
+OF_PARTS = {"openai-agents-api": "sessions", "anthropic-managed-agents": "managed_agents"}
 
 
-@pytest.mark.parametrize("name", [*NAMES, pytest.param(OF_SESSIONS, marks=pytest.mark.part("sessions"))])
+@pytest.mark.parametrize(
+    "name", [*NAMES, *(pytest.param(name, marks=pytest.mark.part(part)) for name, part in OF_PARTS.items())]
+)
 async def test_a_block_prints_the_answer(tmp_path: Path, name: str) -> None:
     async with fake_proxy(tmp_path) as proxy:
         access = ServerAccess(base_url=f"{proxy.url}/v1", model="codex-5", key=NO_KEY)
