@@ -108,6 +108,11 @@ def test_every_handler_says_in_its_docstring_what_its_endpoint_does() -> None:
     assert [name for name, summary in summaries.items() if "`Fault`" in summary] == []
 
 
+def test_every_body_has_a_name_of_its_own() -> None:
+    bodies = {endpoint.body for endpoint in ENDPOINTS if isinstance(endpoint.body, type)}
+    assert len({body.__name__ for body in bodies}) == len(bodies)
+
+
 def test_every_operation_has_a_name_of_its_own_and_parameters_for_its_path() -> None:
     names = [endpoint.name for endpoint in ENDPOINTS]
     assert len(set(names)) == len(names)

@@ -74,11 +74,12 @@ def _check_unserved(given: wire.AgentFields, place: str) -> None:
 
 
 def _with_model(settings: AgentSettings, given: str | wire.ModelConfig) -> AgentSettings:
+    """Returns the settings with another model: an effort stays until there is another one."""
     if isinstance(given, str):
-        return replace(settings, model=given, effort=None, service_tier=None)
+        return replace(settings, model=given, service_tier=None)
     effort = given.effort.type if isinstance(given.effort, wire.EffortObject) else given.effort
     tier = "fast" if given.speed == "fast" else None
-    return replace(settings, model=given.id, effort=effort, service_tier=tier)
+    return replace(settings, model=given.id, effort=effort or settings.effort, service_tier=tier)
 
 
 def _subagents(given: wire.Coordinator | wire.OtherMultiagent | None, place: str) -> int:

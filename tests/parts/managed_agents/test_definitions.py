@@ -56,6 +56,16 @@ async def test_an_agent_is_created_and_each_change_is_a_version(api: Any) -> Non
         await api.agents.retrieve(made.id, version=3)
 
 
+async def test_an_effort_stays_until_there_is_another_and_a_speed_does_not(api: Any) -> None:
+    model: Any = {"id": "codex-5", "effort": {"type": "high"}, "speed": "fast"}
+    made = await api.agents.create(model=model, name="Thinker")
+    assert (made.model.effort.type, made.model.speed) == ("high", "fast")
+    changed = await api.agents.update(made.id, model="codex-5")
+    assert (changed.model.effort.type, changed.model.speed) == ("high", "standard")
+    changed = await api.agents.update(made.id, model={"id": "codex-5", "effort": "low"})
+    assert (changed.version, changed.model.effort.type) == (3, "low")
+
+
 async def test_versions_are_listed_over_pages_newest_first(api: Any) -> None:
     made = await api.agents.create(model="codex-5", name="0")
     for number in range(1, 5):

@@ -121,9 +121,11 @@ async def test_a_field_that_an_agent_cannot_have_is_refused(
 
 
 async def test_unknown_fields_are_ignored_and_named(proxy: Proxy) -> None:
-    body = {**AGENT, "temper": "mild", "tools": [{**WEATHER, "colour": "red"}]}
+    model = {"id": "codex-5", "inference_geo": "eu"}
+    body = {**AGENT, "model": model, "temper": "mild", "tools": [{**WEATHER, "colour": "red"}]}
     answer = await ask(proxy, "POST", "/v1/agents", body)
-    assert (answer.status, answer.headers["x-codex-ignored-params"]) == (200, "temper, tools[].colour")
+    named = "model.inference_geo, temper, tools[].colour"
+    assert (answer.status, answer.headers["x-codex-ignored-params"]) == (200, named)
     answer = await ask(proxy, "POST", "/v1/environments", {"name": "e", "scope": "account", "place": "here"})
     assert (answer.status, answer.headers["x-codex-ignored-params"]) == (200, "scope, place")
 
