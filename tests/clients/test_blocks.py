@@ -15,7 +15,7 @@ from tests.http import test_client_blocks
 from tests.http.serving import fake_proxy
 
 BLOCKS = [client.name for client in CLIENTS if client.language in ("python", "js")]
-RUN_ELSEWHERE = {*test_client_blocks.NAMES, test_client_blocks.OF_SESSIONS, "agent-sdk"}
+RUN_ELSEWHERE = {*test_client_blocks.NAMES, *test_client_blocks.OF_PARTS, "agent-sdk"}
 """The latter runs Claude Code, as tests/real/test_claude_code_as_client.py does."""
 
 

@@ -134,7 +134,7 @@ _SESSIONS: Final = (
         session_handlers.send_managed_events,
         SentEvents,
         kind="turn",
-        body=session_wire.EventsBody,
+        body=session_wire.ManagedEventsBody,
     ),
     endpoint(
         f"GET {_SESSION}/events",

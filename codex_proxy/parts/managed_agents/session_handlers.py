@@ -325,7 +325,7 @@ async def send_managed_events(request: web.Request) -> web.Response:
     The answer has the events; `processed_at` is null for a message that waits until the turn has ended.
     """
     sessions, owner = at(request)
-    given = await parse(request, wire.EventsBody)
+    given = await parse(request, wire.ManagedEventsBody)
     session = await sessions.session(owner, _id(request))
     request[NOTES] |= {"session": session.id}
     sending = Sending(session, sessions.new_id("turn_"), sessions.new_id(""))

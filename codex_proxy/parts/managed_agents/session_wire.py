@@ -117,7 +117,7 @@ InputEvent: TypeAlias = Annotated[
 ]
 
 
-class EventsBody(RequestModel, extra="allow"):
+class ManagedEventsBody(RequestModel, extra="allow"):
     """The body of `POST /v1/sessions/{id}/events`."""
 
     events: Annotated[list[InputEvent], Field(max_length=MAX_EVENTS)]
