@@ -1,4 +1,4 @@
-"""Anthropic's Managed Agents API (`/v1/agents`, `/v1/environments`): another surface of the part `sessions`."""
+"""Anthropic's Managed Agents API (`/v1/agents`, `/v1/environments`, `/v1/sessions`) on the part `sessions`."""
 
 from typing import Final
 
