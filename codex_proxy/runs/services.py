@@ -117,8 +117,7 @@ class RunServices:
         given = await self._with_memory(_with_replay(turn, turn, replay))
         if given is not turn:
             attempt = attempt.restart(given)
-        fixed = self.agent_of(turn).sessions_are_fixed
-        stored = _session_to_continue(turn, fixed=fixed) if attempt.as_asked else None
+        stored = _session_to_continue(turn, self.agent_of(turn)) if attempt.as_asked else None
         opened = await self._open(attempt.turn, stored)
         if stored is not None:
             opened.reopen(stored.id, turn.history[-stored.new_items :])
@@ -284,14 +283,13 @@ async def recalled_history(turn: Turn, memory: StepMemory, identity: str) -> tup
     return await beside_the_loop(restore, long=is_long(history))
 
 
-def _session_to_continue(turn: Turn, *, fixed: bool) -> StoredSession | None:
-    """Returns the agent's stored session that goes on with the turn, if there is one that still fits. `fixed`: see
-    `Agent.sessions_are_fixed`.
-    """
+def _session_to_continue(turn: Turn, agent: Agent) -> StoredSession | None:
+    """Returns the agent's stored session that goes on with the turn, if there is one that still fits."""
     stored = turn.stored_session
     if stored is None or not (stored.id and stored.new_items):
         return None
-    return None if fixed and stored.made_with != fixed_by_session(turn) else stored
+    changed = stored.made_with != fixed_by_session(turn)
+    return None if changed and agent.sessions_are_fixed else stored
 
 
 def _with_replay(turn: Turn, requested: Turn, replay: tuple[HistoryItem, ...] | None) -> Turn:
