@@ -37,6 +37,7 @@ from codex_proxy.http.stored_files import with_stored_files
 from codex_proxy.runs.observers import note_model_asked
 from codex_proxy.surfaces.requests.options import ParseContext, ParsedRequest, RequestHints
 from codex_proxy.surfaces.requests.passed import json_body
+from codex_proxy.surfaces.requests.stored_files import MARK
 from codex_proxy.surfaces.responses.context import ParsedContext
 from codex_proxy.workers.pdf_reader import PdfReader
 
@@ -302,7 +303,7 @@ async def read_body(request: web.Request) -> bytes:
     content_log = request.get(CONTENT_LOG)
     if content_log is not None:
         content_log("request", body)
-    return await with_stored_files(request, body, request[HELD].grow_to)
+    return await with_stored_files(request, body, request[HELD].grow_to) if MARK in body else body
 
 
 async def parse_body(

@@ -15,7 +15,7 @@ from codex_proxy.core.media import GivenFile
 from codex_proxy.http.app_keys import FILE_SOURCE
 from codex_proxy.http.middleware.access import FORM
 from codex_proxy.http.middleware.request_context import OWNER
-from codex_proxy.surfaces.requests.stored_files import MARK, named_files, with_files
+from codex_proxy.surfaces.requests.stored_files import named_files, with_files
 
 READ_ON_LOOP: Final = 512 << 10
 """Maximum bytes of a body that is read on the event loop."""
@@ -23,11 +23,11 @@ _BASE64: Final = 4 / 3
 
 
 async def with_stored_files(request: web.Request, body: bytes, grow_to: Callable[[int], None]) -> bytes:
-    """Returns the body with the files that it names. `grow_to` counts its bytes. Raises `Fault` REQUEST_TOO_LARGE with
-    files that are too large, what `grow_to` raises, and if the body is no JSON object.
+    """Returns a body that has `MARK`, with the files that it names. `grow_to` counts its bytes. Raises `Fault`
+    REQUEST_TOO_LARGE with files that are too large, what `grow_to` raises, and if the body is no JSON object.
     """
     source = request.app.get(FILE_SOURCE)
-    if source is None or MARK not in body or request.content_type == FORM:
+    if source is None or request.content_type == FORM:
         return body
     named = await beside_the_loop(partial(named_files, body), long=len(body) > READ_ON_LOOP)
     files: dict[str, GivenFile] = {}

@@ -35,6 +35,7 @@ from codex_proxy.responses.prepare import PreparedResponse, prepare, prepare_in_
 from codex_proxy.surfaces.answers.renderer import json_bytes
 from codex_proxy.surfaces.requests.body import decode_object
 from codex_proxy.surfaces.requests.options import ParseContext
+from codex_proxy.surfaces.requests.stored_files import MARK
 from codex_proxy.surfaces.responses.events import payload_of, socket_error
 from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
 from codex_proxy.surfaces.responses.profile import is_last
@@ -257,7 +258,8 @@ class _ResponsesSocket:
 
     async def _turn(self, frame: str | bytes, held: HeldBytes) -> None:
         body = frame.encode() if isinstance(frame, str) else frame
-        body = await with_stored_files(self._request, body, held.grow_to)
+        if MARK in body:
+            body = await with_stored_files(self._request, body, held.grow_to)
         try:
             while True:
                 parsed = await parse_body(self._request, body, self._parse)

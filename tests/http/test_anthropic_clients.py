@@ -87,7 +87,7 @@ async def test_a_page_that_cannot_be_is_a_bad_request(proxy: Proxy) -> None:
 # --- faults that belong to no endpoint ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", ["/v1/messages/batches", "/v1/files", "/v1/nowhere"])
+@pytest.mark.parametrize("path", ["/v1/messages/batches", "/v1/nowhere"])
 async def test_an_endpoint_that_is_not_served_is_a_404_in_the_clients_own_shape(
     proxy: Proxy, path: str
 ) -> None:
