@@ -534,9 +534,11 @@ async def retrieve_environment(request: web.Request) -> web.Response:
     sessions, owner = _at(request)
     id = _id(request)
     session = await sessions.store.find(owner, SESSION, id.replace("env_", "sess_"))
+    if session is None:  # of Anthropic's API
+        session = await sessions.store.find(owner, SESSION, id.replace("env_", "sesn_"))
     if session is None or session.environment.get("id") != id:
         raise Fault.of(FaultKind.NOT_FOUND, f"Environment with id '{excerpt(id)}' not found.")
-    found: Environment = {
+    shown: Environment = {
         "id": id,
         "object": "agent.environment",
         "type": "self_hosted",
@@ -545,7 +547,7 @@ async def retrieve_environment(request: web.Request) -> web.Response:
         "plugins": [],
         "skills": [],
     }
-    return json_response(found)
+    return json_response(shown)
 
 
 async def refuse_hosted(request: web.Request) -> web.Response:

@@ -199,6 +199,9 @@ async def test_subagents_are_threads_with_logs_of_their_own(tmp_path: Path) -> N
         given = {"type": "agent_with_overrides", "id": agent["id"]}
         id = await client.new_session(agent=given, metadata={"workdir": str(proxy.server.settings.workdir)})
         told = await client.turn(id, message("[[fake:subagent]]"))
+        openai = AgentsClient(proxy)
+        folder = (await openai.get(f"/sessions/{id}"))["environment"]
+        assert (await openai.ask("GET", f"/environments/{folder['id']}")).status == 200
         primary, child = await client.threads(id)
         assert (child["parent_thread_id"], child["agent"]["name"]) == (primary["id"], "Ada")
         assert told == await client.events(id)
