@@ -106,6 +106,14 @@ async def ids_of_agents(
     }
 
 
+async def id_of_environment(proxy: Proxy, headers: Mapping[str, str]) -> str:
+    """The id of an environment of Anthropic's API that is made; empty without the part that keeps them."""
+    if not any(each.path == "/environments" for each in ENDPOINTS):
+        return ""
+    answer = await proxy.send("POST", "/v1/environments", {"name": "Mine"}, headers=headers)
+    return str(answer.body["id"])
+
+
 async def id_of_file(proxy: Proxy, headers: Mapping[str, str]) -> str:
     """The id of a file that is uploaded; empty without the part that keeps them."""
     if not any(each.path == "/files" for each in ENDPOINTS):
@@ -119,4 +127,5 @@ async def id_of_file(proxy: Proxy, headers: Mapping[str, str]) -> str:
 def filled(path: str, ids: Mapping[str, str], **more: str) -> str:
     """A path of sessions, and of what is beside them, with the `ids` of `ids_of_agents`."""
     turn = ids["subagent's turn" if "{subagent_id}" in path else "turn"]
-    return path.format(subagent_id=ids["subagent"], turn_id=turn, **more)
+    thread = f"sthr_{ids['session'].partition('_')[2]}"
+    return path.format(subagent_id=ids["subagent"], turn_id=turn, thread_id=thread, **more)

@@ -141,6 +141,7 @@ def _routes(proxy: Proxy, bait: dict[str, str]) -> list[dict[str, str]]:
             "/agents/sessions/": "session",
             "/agents/environments/": "environment",
             "/agents/": "agent",
+            "/sessions/": "session",
         }
         kind = next((kind for part, kind in kinds.items() if part in path), "response")
         id = "codex-5" if "/models/" in path else bait[kind]

@@ -17,6 +17,7 @@ from codex_proxy.http.endpoints import ENDPOINTS
 from codex_proxy.http.middleware.rate_limit import MAX_WAITING, WRONG_KEYS, WrongKeys
 from tests.access.keyed import (
     filled,
+    id_of_environment,
     id_of_file,
     ids_of_agents,
     key_header,
@@ -359,19 +360,25 @@ async def test_what_one_key_has_stored_no_other_finds(tmp_path: Path) -> None:
         ids |= {"agents": of_agents["agent"], "sessions": of_agents["session"]}
         ids |= {"environments": of_agents["environment"]}
         ids["files"] = await id_of_file(proxy, one)
+        of_anthropic = ids | {"environments": await id_of_environment(proxy, one)}
         for endpoint in ENDPOINTS:
             collection = endpoint.path.partition("/{")[0].rpartition("/")[2]
             if "{" not in endpoint.path or collection == "models":
                 continue
-            path = filled(endpoint.path, of_agents, id=ids[collection], item_id=items[0]["id"])
+            id = (of_anthropic if endpoint.errors == "messages" else ids)[collection]
+            path = filled(endpoint.path, of_agents, id=id, item_id=items[0]["id"])
             own = {"events": []} if path.endswith("/events") else {} if endpoint.beta else {"items": [ITEM]}
+            if path.endswith("/resources"):
+                own = {"type": "file", "file_id": "file_none"}
             body = {"metadata": {}, **own} if endpoint.method == "POST" else None
             beta = {"OpenAI-Beta": endpoint.beta} if endpoint.beta else {}
+            if endpoint.errors == "messages":
+                beta = {"anthropic-version": "2023-06-01"}
             for query in ("", "?stream=true"):
                 answer = await proxy.send(endpoint.method, path + query, body, headers=other | beta)
                 assert answer.status == 404, (endpoint.route, answer.text)
             if endpoint.method == "GET" and not path.endswith(
-                ("/cassette", "/events")
+                ("/cassette", "/events", "/stream")
             ):  # nothing is recorded; no end
                 assert (await proxy.send("GET", path, headers=one | beta)).status == 200
         for field in (

@@ -65,7 +65,29 @@ SHORT_OF_SESSIONS: Final = (
     *("GET /agents/environments/templates", "POST /agents/environments/templates"),
     *("GET /agents/automations", "POST /agents/automations", "GET /vaults", "POST /vaults"),
 )
-HAS_SESSIONS: Final = not absent_part("paths", "/agents")
+HAS_SESSIONS: Final = not absent_part("paths", "/vaults")
+
+OF_MANAGED_AGENTS: Final = {
+    "GET /sessions/{id}/events/stream": [Ask({}, runs=0)],
+    "GET /sessions/{id}/threads/{thread_id}/stream": [Ask({}, runs=0)],
+}
+SHORT_OF_MANAGED_AGENTS: Final = (
+    *("POST /agents/{id}/archive", "GET /agents/{id}/versions"),
+    *("POST /environments", "GET /environments", "GET /environments/{id}", "POST /environments/{id}"),
+    *("DELETE /environments/{id}", "POST /environments/{id}/archive"),
+    *(
+        "POST /sessions",
+        "GET /sessions",
+        "GET /sessions/{id}",
+        "POST /sessions/{id}",
+        "DELETE /sessions/{id}",
+    ),
+    *("POST /sessions/{id}/archive", "POST /sessions/{id}/events", "GET /sessions/{id}/events"),
+    *("GET /sessions/{id}/threads", "GET /sessions/{id}/threads/{thread_id}"),
+    *("POST /sessions/{id}/threads/{thread_id}/archive", "GET /sessions/{id}/threads/{thread_id}/events"),
+    *("GET /sessions/{id}/resources", "POST /sessions/{id}/resources"),
+)
+HAS_MANAGED_AGENTS: Final = not absent_part("paths", "/sessions")
 
 HAS_UPSTREAMS: Final = not absent_part("settings", "upstreams")
 OF_UPSTREAMS: Final = {
@@ -90,6 +112,7 @@ LASTING: Final[Mapping[str, list[Ask]]] = {
     "GET /ui/api/live": [Ask({}, runs=0)],
     **(OF_UPSTREAMS if HAS_UPSTREAMS else {}),
     **(OF_SESSIONS if HAS_SESSIONS else {}),
+    **(OF_MANAGED_AGENTS if HAS_MANAGED_AGENTS else {}),
 }
 """The routes whose answers last as long as a turn, an upstream or the client."""
 
@@ -129,6 +152,7 @@ SHORT: Final = frozenset(
         *("GET /ui/api/turns/{id}/cassette", "POST /ui/api/turns/{id}/cancel"),
         *(() if HAS_UPSTREAMS else OF_UPSTREAMS),
         *(SHORT_OF_SESSIONS if HAS_SESSIONS else ()),
+        *(SHORT_OF_MANAGED_AGENTS if HAS_MANAGED_AGENTS else ()),
         *(() if absent_part("paths", "/files") else SHORT_OF_FILES),
         *("GET /ui/api/stored", "GET /ui/api/stored/{id}/tree", "GET /ui/api/conversations"),
     }
@@ -230,7 +254,8 @@ async def send(
 ) -> Cut:
     """Sends a request of a route, and reads its answer to its end. Calls `begun` for each piece of it."""
     method, _, path = route.partition(" ")
-    path = path.replace("{id}", id) + ("?stream=true" if id else "")
+    path = path.replace("{id}", id).replace("{thread_id}", f"sthr_{id.partition('_')[2]}")
+    path += "?stream=true" if id else ""
     prefix = "" if path.startswith(("/api/", "/ui/")) else "/v1"
     if route == "GET /responses":
         return await talk(proxy, ask, key, begun)
@@ -300,7 +325,7 @@ async def id_for(proxy: Proxy, route: str, key: str) -> str:
     """The id of a new object for a route; empty for one without an id."""
     if "{id}" not in route:
         return ""
-    return await (session_at_work if "/agents/" in route else response_in_background)(proxy, key)
+    return await (session_at_work if "/sessions/" in route else response_in_background)(proxy, key)
 
 
 @pytest.mark.parametrize("how", GONE)
@@ -414,7 +439,9 @@ async def test_an_answer_without_a_form_for_errors_breaks_off(
 
 async def test_a_body_that_is_still_sent_is_read_no_further(proxy: Proxy, tmp_path: Path) -> None:
     posts = sorted(route for route in routes_of(proxy.app) if route.startswith("POST "))
-    posts = [each for each in posts if not each.endswith(("/cancel", "/release"))]  # they read none
+    posts = [
+        each for each in posts if not each.endswith(("/archive", "/cancel", "/release"))
+    ]  # they read none
     writers, replies = [], []
     for route in posts:
         path = route.removeprefix("POST ").replace("{id}", "x")
