@@ -34,7 +34,6 @@ from codex_proxy.responses.foreground import ResponseReader, start_foreground
 from codex_proxy.responses.prepare import PreparedResponse, prepare, prepare_in_context
 from codex_proxy.surfaces.answers.renderer import json_bytes
 from codex_proxy.surfaces.requests.body import decode_object
-from codex_proxy.surfaces.requests.stored_files import MARK
 from codex_proxy.surfaces.requests.options import ParseContext
 from codex_proxy.surfaces.requests.stored_files import MARK
 from codex_proxy.surfaces.responses.events import payload_of, socket_error

@@ -23,6 +23,7 @@ from tests.parts.files.sending import (
     upload,
     uploaded,
 )
+from tests.waiting import PATIENCE
 
 FILE = part("file", b"Hello.", "a.txt")
 PURPOSE = part("purpose", b"batch")
@@ -160,16 +161,16 @@ async def test_a_client_that_leaves_in_the_middle_leaves_nothing(proxy: Proxy, t
 
 async def test_a_file_that_is_being_received_is_not_there_yet(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, store="memory") as proxy:
-        _, writer = await _begin(proxy, part("file", b"a" * (3 << 20), "a.txt"))
-        files = files_of(proxy)
-        await until(lambda: any(each.size > 2 << 20 for each in files._receiving.values()))
-        (id,) = files._receiving
+        reader, writer = await _begin(proxy, part("file", b"a" * (32 << 20), "a.txt"))
+        await asyncio.wait_for(
+            writer.drain(), PATIENCE
+        )  # more than the connection holds: some of it is stored
         assert (await proxy.send("GET", "/v1/files")).body["data"] == []
-        assert (await proxy.send("GET", f"/v1/files/{id}")).status == 404
-        await files.sweep()
+        await files_of(proxy).sweep()
         writer.write(PURPOSE + END)
-        await until(lambda: not files._receiving)
-        assert (await proxy.send("GET", f"/v1/files/{id}")).body["bytes"] == 3 << 20
+        assert b" 200 " in await asyncio.wait_for(reader.readuntil(b"\r\n"), PATIENCE)
+        [file] = (await proxy.send("GET", "/v1/files")).body["data"]
+        assert file["bytes"] == 32 << 20
         writer.close()
 
 
