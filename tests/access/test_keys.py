@@ -367,7 +367,9 @@ async def test_what_one_key_has_stored_no_other_finds(tmp_path: Path) -> None:
                 continue
             id = (of_anthropic if endpoint.errors == "messages" else ids)[collection]
             path = filled(endpoint.path, of_agents, id=id, item_id=items[0]["id"])
-            own = {"events": []} if path.endswith("/events") else {} if endpoint.beta else {"items": [ITEM]}
+            own: dict[str, Any] = (
+                {"events": []} if path.endswith("/events") else {} if endpoint.beta else {"items": [ITEM]}
+            )
             if path.endswith("/resources"):
                 own = {"type": "file", "file_id": "file_none"}
             body = {"metadata": {}, **own} if endpoint.method == "POST" else None
