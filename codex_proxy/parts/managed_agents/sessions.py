@@ -5,7 +5,7 @@ part `sessions`. Raises `Fault`. Source: docs/managed-agents.md.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Any, Final, Literal, NamedTuple, TypedDict
 
 from codex_proxy.core.events import Usage
 from codex_proxy.core.faults import Fault, bad_request
@@ -78,7 +78,7 @@ def messages_of(events: Sequence[Any]) -> list[Content]:
 
 
 class Sending:
-    """Makes changes of a session of a client's events. `new_id`: makes ids."""
+    """Makes changes of a session of a client's events."""
 
     def __init__(self, session: Session, new_turn: str, new_event: str) -> None:
         """`new_turn`, `new_event`: ids that nothing else has."""
@@ -146,7 +146,7 @@ class Sending:
         self.sent.append(Sent(shown, Result(turn, result, once=True), place))
 
 
-_UNSERVED = {
+_UNSERVED: Final = {
     "user.define_outcome": "user.define_outcome is not served here. Say in a user.message what is wanted.",
     "user.tool_result": "user.tool_result is not served here: this server runs the agent's own tools.",
     "system.message": "system.message is not served here. Set 'system' of the agent, or send a user.message.",
