@@ -14,6 +14,7 @@ import pytest
 
 from codex_proxy.commands.keys import add_to_store
 from codex_proxy.parts.machines.postgresql.leases import Notices
+from codex_proxy.parts.machines.postgresql.record_leases import PostgresRecordLeases
 from tests.http.serving import Proxy, settings_of, until
 from tests.parts.machines.two_servers.conftest import (
     HELD_PROMPT,
@@ -22,6 +23,7 @@ from tests.parts.machines.two_servers.conftest import (
     let_leases_run_out,
     third_server,
 )
+from tests.parts.machines.two_servers.test_background import store_of
 from tests.parts.sessions.approving import ASKING, KEY, answer_to
 from tests.parts.sessions.driving import (
     CANCEL,
@@ -478,6 +480,31 @@ async def test_a_message_to_a_server_that_is_stopped_is_done_once_by_another(
         await until_idle(one, id)
     assert (await said(one, id)).count("[[fake:text say=Once.]]") == 1
     assert (await said(one, id))[-1] == "Last."
+
+
+async def test_a_message_whose_acceptance_nobody_heard_of_runs_once(
+    clients: Clients, pair: Pair, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = clients
+    post, silent = PostgresRecordLeases.post, store_of(pair.one).leases.records.node
+    unheard = asyncio.Event()
+
+    async def lose(self: PostgresRecordLeases, node: str, message: bytes) -> None:
+        if self.node == silent:
+            unheard.set()
+        else:
+            await post(self, node, message)
+
+    monkeypatch.setattr(PostgresRecordLeases, "post", lose)
+    id = await held_session(one)
+    sending = asyncio.create_task(two.send(id, message("[[fake:text say=Once.]]")))
+    await unheard.wait()
+    assert not sending.done()
+    await let_leases_run_out(postgres_url, TABLES)
+    await sending
+    await until_idle(two, id)
+    assert await statuses(two, id) == ["failed", "completed"]
+    assert (await said(two, id)).count("Once.") == 1
 
 
 async def test_a_server_that_stops_leaves_its_sessions_to_the_other(
