@@ -45,6 +45,8 @@ class Commits:
         self._owner = owner
         self._id = session
         self._lease = lease
+        self.writes = 0
+        """How much was written under the lease."""
         self._messages = 0
         """How many messages were sent under the lease."""
 
@@ -78,9 +80,16 @@ class Commits:
         await self._service.store.delete_session(
             self._owner, self._id, self._service.epoch(), epoch=self._epoch, tell=told
         )
+        self.writes += 1
         if readers := self._service.readers(self._owner, self._id):
             readers.add(end)
             readers.end()
+
+    async def check(self) -> None:
+        """Raises `Fault` LEASE_LOST if another server has taken the session over, NOT_FOUND if it was deleted."""
+        if self._service.is_shared:
+            key = SESSION.key(self._id)
+            await self._service.store.write(self._owner, (), require=key, epoch=self._epoch)
 
     def hold(self, lease: RecordLease | None) -> None:
         """Goes on under the lease of a session that was stored now."""
@@ -112,6 +121,7 @@ class Commits:
             )
             if epoch is None:
                 self.hold(written.lease)
+            self.writes += 1
             self._messages += message is not None
             self.followed = written.followed
             self.next_message = asyncio.get_running_loop().time() + PAUSE_SECONDS

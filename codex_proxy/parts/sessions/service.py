@@ -258,16 +258,21 @@ class Sessions:
             await self._do_in(live, command)
 
     async def _do_in(self, live: LiveSession, command: Command) -> None:
+        written = live.commits.writes
         try:
-            match command:
-                case Submit():
-                    await self._submit(live, command)
-                case Change():
-                    await live.change(command.applied_to, command.fields)
-                case Delete():
-                    await live.delete()
-                case Follow():
-                    await live.note_follower()
+            try:
+                match command:
+                    case Submit():
+                        await self._submit(live, command)
+                    case Change():
+                        await live.change(command.applied_to, command.fields)
+                    case Delete():
+                        await live.delete()
+                    case Follow():
+                        await live.note_follower()
+            finally:
+                if live.commits.writes == written:  # else the lease was good
+                    await live.commits.check()
         except Fault as fault:
             if fault.failure is LEASE_LOST:
                 live.on_lease_lost()

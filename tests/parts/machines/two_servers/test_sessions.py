@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -505,6 +506,35 @@ async def test_a_message_whose_acceptance_nobody_heard_of_runs_once(
     await until_idle(two, id)
     assert await statuses(two, id) == ["failed", "completed"]
     assert (await said(two, id)).count("Once.") == 1
+
+
+async def test_a_server_that_does_not_know_yet_that_it_lost_a_session_asks_the_other(
+    clients: Clients, postgres_url: str
+) -> None:
+    one, two = clients
+    async with one.creation("[[fake:tool_call]]") as reader:
+        event = await reader.until("agent.session.requires_action")
+        id, (call,) = event["session"]["id"], event["session"]["required_actions"]
+        await let_leases_run_out(postgres_url, TABLES)
+        await two.send(id, result(call), message("[[fake:tool_call]]"))
+        await poll(lambda: _waits_again(two, id, call))
+        (call,) = (await two.get(f"/sessions/{id}"))["required_actions"]
+        await one.send(id, result(call))  # was a 409: its call is another one
+        await until_idle(two, id)
+    assert await statuses(two, id) == ["completed", "completed"]
+    hanging = (await one.new_session("[[fake:text misbehave=hang]]"))["id"]
+    await until(lambda: one.proxy.server.runs.running == 1)
+    await let_leases_run_out(postgres_url, TABLES)
+    await two.send(hanging, message("[[fake:text misbehave=hang]]"))
+    await until(lambda: two.proxy.server.runs.running == 1)
+    await one.send(hanging, CANCEL)
+    await until_idle(two, hanging)
+    assert await statuses(two, hanging) == ["failed", "cancelled"]
+
+
+async def _waits_again(client: AgentsClient, id: str, before: dict[str, Any]) -> bool:
+    actions = (await client.get(f"/sessions/{id}"))["required_actions"]
+    return bool(actions) and actions[0]["turn_id"] != before["turn_id"]
 
 
 async def test_a_server_that_stops_leaves_its_sessions_to_the_other(
