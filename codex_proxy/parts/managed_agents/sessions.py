@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal, NamedTuple, TypedDict
 
 from codex_proxy.core.events import Usage
-from codex_proxy.core.faults import Fault, bad_request
+from codex_proxy.core.faults import Fault, FaultKind, bad_request
+from codex_proxy.core.media import decode_base64
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.parts.managed_agents import session_wire as wire
 from codex_proxy.parts.managed_agents.agents import AgentConfiguration, configuration
@@ -28,6 +29,8 @@ from codex_proxy.parts.sessions.approvals import Approval, request_id_of
 from codex_proxy.parts.sessions.commands import NOT_OPEN, WAITING, HeldMessages, Interrupt, Result, Submitted
 from codex_proxy.parts.sessions.sessions import CallResult, Content, Session, Subagent, said_name
 from codex_proxy.surfaces.answers.renderer import Object
+from codex_proxy.surfaces.requests.files import decode_text, no_file
+from codex_proxy.surfaces.responses.item_wire import TEXT_LIMIT
 
 # --- what clients send ----------------------------------------------------------------------------
 
@@ -45,16 +48,38 @@ def _part(block: Any, place: str) -> dict[str, Any]:
             return {"type": "input_image", "image_url": f"data:{source.media_type};base64,{source.data}"}
         case wire.ImageBlock(source=wire.UrlSource(url=url)):
             return {"type": "input_image", "image_url": url}
-        case wire.DocumentBlock(source=wire.TextSource(data=data)):
-            said = [each for each in (block.title, block.context, data) if each]
+        case wire.DocumentBlock(source=source) if (text := _document(source)) is not None:
+            said = [each for each in (block.title, block.context, text) if each]
             return {"type": "input_text", "text": "\n\n".join(said) or " "}
         case wire.SearchResultBlock():
             said = [block.title, block.source, *(each.text for each in block.content)]
             return {"type": "input_text", "text": "\n".join(said)}
         case wire.RedactedBlock():
             raise refused("a redacted block has nothing to show the agent. Leave it out.", place)
+        case wire.ImageBlock(source=wire.FileSource(file_id=id)):
+            raise _no_such_file(id, place)
+        case wire.DocumentBlock(source=wire.FileSource(file_id=id)):
+            raise _no_such_file(id, place)
     message = "sessions take images as data or by URL, and documents as text. Put the file into the folder."
     raise refused(message, f"{place}.source")
+
+
+def _document(source: Any) -> str | None:
+    """Returns the text of a document; None if it has none."""
+    if isinstance(source, wire.TextSource):
+        return source.data
+    if not isinstance(source, wire.Base64Source):
+        return None
+    try:
+        raw = decode_base64(source.data)
+    except ValueError:
+        return None
+    text = None if raw.startswith(b"%PDF-") else decode_text(raw)
+    return None if text is None or len(text) > TEXT_LIMIT else text
+
+
+def _no_such_file(id: str, place: str) -> Fault:
+    return Fault.of(FaultKind.NOT_FOUND, f"{place}.source.file_id: {no_file(id)}")
 
 
 class Sent(NamedTuple):

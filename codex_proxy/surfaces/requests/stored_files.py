@@ -16,8 +16,8 @@ from codex_proxy.surfaces.requests.body import decode_object
 
 MARK: Final = b"file_id"
 """What a body has that names a file."""
-_LISTS: Final = ("messages", "input", "items")
-"""The fields of a body with messages or items."""
+_LISTS: Final = ("messages", "input", "items", "events", "initial_events")
+"""The fields of a body with messages, items or events."""
 _INNER: Final = ("content", "output", "source")
 """The fields below which a message, an item or a part may have further parts."""
 _MAX_DEPTH: Final = 8
