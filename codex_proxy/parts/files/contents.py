@@ -81,11 +81,13 @@ class Folder(Contents):
                 descriptor = create(self._folder / file.id)
             else:
                 descriptor = os.open(self._folder / file.id, os.O_WRONLY | _CLOSELY)
-            with open(descriptor, "wb", buffering=0) as out:
-                out.seek(number * PIECE_BYTES)
-                left = memoryview(piece)
-                while left:
-                    left = left[out.write(left) :]
+            try:
+                written = 0
+                while written < len(piece):
+                    place = number * PIECE_BYTES + written
+                    written += os.pwrite(descriptor, memoryview(piece)[written:], place)
+            finally:
+                os.close(descriptor)
 
         await _in_thread(write)
 
