@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol, TypeVar
 
 from codex_proxy.core.media import GivenFile
@@ -43,6 +43,11 @@ class FileSource(Protocol):
     async def load(self, owner: str, id: str, limit: int) -> GivenFile | None:
         """Returns a file of an owner by its id; None if there is none. Raises `Fault` above `limit` bytes, or if it
         cannot be read.
+        """
+
+    async def open(self, owner: str, id: str) -> tuple[int, AsyncIterator[bytes]] | None:
+        """Returns the size of a file of an owner in bytes, and its bytes in pieces; None if there is none. Raises
+        `Fault`, also between the pieces.
         """
 
 

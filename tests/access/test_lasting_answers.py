@@ -86,6 +86,7 @@ SHORT_OF_MANAGED_AGENTS: Final = (
     *("GET /sessions/{id}/threads", "GET /sessions/{id}/threads/{thread_id}"),
     *("POST /sessions/{id}/threads/{thread_id}/archive", "GET /sessions/{id}/threads/{thread_id}/events"),
     *("GET /sessions/{id}/resources", "POST /sessions/{id}/resources"),
+    *("GET /sessions/{id}/resources/{resource_id}", "DELETE /sessions/{id}/resources/{resource_id}"),
 )
 HAS_MANAGED_AGENTS: Final = not absent_part("paths", "/sessions")
 

@@ -136,12 +136,9 @@ class Files:
 
     async def load(self, owner: str, id: str, limit: int) -> GivenFile | None:
         """Returns a whole file; None if there is none. Raises `Fault` REQUEST_TOO_LARGE above `limit` bytes."""
-        try:
-            file = await self.find(owner, id)
-        except Fault as fault:
-            if fault.failure.kind is FaultKind.NOT_FOUND:
-                return None
-            raise
+        file = await self._known(owner, id)
+        if file is None:
+            return None
         if file.size > limit:
             message = (
                 f"With the {file.size} bytes of the file '{id}' the request is larger than this server takes"
@@ -152,6 +149,19 @@ class Files:
         if data.startswith(_PDF) and _OF_ANY_TYPE.fullmatch(media_type):
             media_type = "application/pdf"
         return GivenFile(file.name, media_type, data)
+
+    async def open(self, owner: str, id: str) -> tuple[int, AsyncIterator[bytes]] | None:
+        """Returns the size of a file, and its bytes in pieces; None if there is none."""
+        file = await self._known(owner, id)
+        return None if file is None else (file.size, self.read(owner, file, 0, file.size))
+
+    async def _known(self, owner: str, id: str) -> StoredFile | None:
+        try:
+            return await self.find(owner, id)
+        except Fault as fault:
+            if fault.failure.kind is FaultKind.NOT_FOUND:
+                return None
+            raise
 
     # --- receiving and removing -------------------------------------------------------------------
 

@@ -15,12 +15,13 @@ from codex_proxy.http.endpoint import (
     Schema,
     one_of,
 )
-from codex_proxy.parts.managed_agents import handlers, session_handlers, session_wire, wire
+from codex_proxy.parts.managed_agents import handlers, resources, session_handlers, session_wire, wire
 from codex_proxy.parts.managed_agents.agents import AgentObject
 from codex_proxy.parts.managed_agents.environments import EnvironmentDeleted, EnvironmentObject
 from codex_proxy.parts.managed_agents.log_pages import MAX_EVENTS
 from codex_proxy.parts.managed_agents.pages import DEFAULT_LIMIT, MAX_CURSOR, ObjectPage
 from codex_proxy.parts.managed_agents.sessions import (
+    FileResourceObject,
     SentEvents,
     SessionDeleted,
     SessionObject,
@@ -89,7 +90,11 @@ _DELTAS: Final = Parameter(
 _VERSION: Final = Parameter(
     "version", "query", {"type": "integer", "minimum": 1}, "The version; the newest without it."
 )
-_IDS: Final = {"id": "The id of the agent, environment or session.", "thread_id": "The id of a thread."}
+_IDS: Final = {
+    "id": "The id of the agent, environment or session.",
+    "thread_id": "The id of a thread.",
+    "resource_id": "The id of a resource.",
+}
 
 
 def endpoint(
@@ -103,6 +108,7 @@ def endpoint(
 
 
 _SESSION: Final = "/sessions/{id}"
+_RESOURCE: Final = f"{_SESSION}/resources/{{resource_id}}"
 _THREAD: Final = f"{_SESSION}/threads/{{thread_id}}"
 
 _SESSIONS: Final = (
@@ -172,10 +178,20 @@ _SESSIONS: Final = (
         streams=Object,
         parameters=(_DELTAS,),
     ),
-    endpoint(f"GET {_SESSION}/resources", session_handlers.list_session_resources, ObjectPage[Object]),
     endpoint(
-        f"POST {_SESSION}/resources", session_handlers.add_session_resource, None, body=session_wire.Resource
+        f"GET {_SESSION}/resources",
+        resources.list_session_resources,
+        ObjectPage[FileResourceObject],
+        parameters=_EVENTS_PAGE,
     ),
+    endpoint(
+        f"POST {_SESSION}/resources",
+        resources.add_session_resource,
+        FileResourceObject,
+        body=session_wire.Resource,
+    ),
+    endpoint(f"GET {_RESOURCE}", resources.retrieve_session_resource, FileResourceObject),
+    endpoint(f"DELETE {_RESOURCE}", resources.delete_session_resource, resources.ResourceDeleted),
 )
 
 ENDPOINTS: Final = (

@@ -33,6 +33,7 @@ from codex_proxy.parts.managed_agents.pages import (
     page_query,
     time_range,
 )
+from codex_proxy.parts.managed_agents.resources import changing, place_files, remove_files
 from codex_proxy.parts.managed_agents.sessions import (
     Sending,
     SentEvents,
@@ -54,6 +55,7 @@ from codex_proxy.parts.managed_agents.stream import PING, PING_SECONDS, PREVIEWS
 from codex_proxy.parts.sessions.agents import StoredAgent
 from codex_proxy.parts.sessions.commands import Interrupt
 from codex_proxy.parts.sessions.records import ENTRY, SESSION, SUBAGENT, TURN
+from codex_proxy.parts.sessions.running import LiveSession
 from codex_proxy.parts.sessions.service import Sessions
 from codex_proxy.parts.sessions.sessions import AgentItem, Session, Subagent, WholeItem
 from codex_proxy.responses.prepare import PreparedResponse
@@ -68,7 +70,8 @@ _STATUSES: Final = ("rescheduling", "running", "idle", "terminated")
 
 
 async def create_managed_session(request: web.Request) -> web.Response:
-    """Creates a session of an agent, and begins its first turn if it has `initial_events`.
+    """Creates a session of an agent, and begins its first turn if it has `initial_events`. `resources`: uploaded files
+    that are put into its folder before.
 
     `metadata.workdir` names the folder of an agent that has tools of its own.
     """
@@ -100,9 +103,19 @@ async def create_managed_session(request: web.Request) -> web.Response:
     except Fault as fault:
         raise _of_workdir(fault) from None
     note_admitted(request, prepared.turn)
-    live = sessions.new(owner, _in_folder(session, prepared))
-    await sessions.run(sessions.create(live, messages, prepared))
-    return json_response(session_object(live.session))
+    made: list[LiveSession] = []
+
+    async def create() -> None:
+        placed = await place_files(request, session, prepared.turn, given.resources or (), "resources")
+        made.append(sessions.new(owner, replace(_in_folder(session, prepared), resources=placed)))
+        try:
+            await sessions.create(made[0], messages, prepared)
+        except BaseException:
+            await remove_files(placed)
+            raise
+
+    await sessions.run(create())
+    return json_response(session_object(made[0].session))
 
 
 def _check_unserved(given: wire.ManagedSessionBody | wire.ManagedSessionUpdate) -> None:
@@ -113,14 +126,6 @@ def _check_unserved(given: wire.ManagedSessionBody | wire.ManagedSessionUpdate) 
             "vaults are not served here; give the MCP server its own credentials in this server's settings."
         )
         raise refused(message, "vault_ids")
-    if isinstance(given, wire.ManagedSessionBody) and given.resources:
-        raise _no_resource(given.resources[0], "resources[0]")
-
-
-def _no_resource(resource: wire.Resource, place: str) -> Fault:
-    ways = {"github_repository": "clone it into the session's folder."}
-    way = ways.get(resource.type, "put it into the session's folder.")
-    return refused(f"{excerpt(resource.type)} is not served here; {way}", place)
 
 
 async def _agent_of(
@@ -292,8 +297,15 @@ async def delete_managed_session(request: web.Request) -> web.Response:
     sessions, owner = at(request)
     id = _id(request)
     await _end_waiting(sessions, owner, await sessions.session(owner, id), "delete")
+
+    async def delete() -> None:
+        async with sessions.changing(owner, changing(id)):
+            session = await sessions.session(owner, id)
+            await sessions.delete(owner, id)
+            await remove_files(session.resources)
+
     try:
-        await sessions.run(sessions.delete(owner, id))
+        await sessions.run(delete())
     except Fault as fault:
         raise _running(fault, "delete") from None
     deleted: SessionDeleted = {"id": id, "type": "session_deleted"}
@@ -474,24 +486,6 @@ async def _thread(request: web.Request) -> tuple[Session, Subagent | None]:
     if subagent is None or subagent.session != session.id:
         raise Fault.of(FaultKind.NOT_FOUND, f"Thread with id '{excerpt(id)}' not found.")
     return session, subagent
-
-
-# --- what sessions of this server do not have -------------------------------------------------------
-
-
-async def list_session_resources(request: web.Request) -> web.Response:
-    """Lists the resources of a session: it has none."""
-    sessions, owner = at(request)
-    await sessions.session(owner, _id(request))
-    return page_response([], None)
-
-
-async def add_session_resource(request: web.Request) -> web.Response:
-    """Refuses to add a resource."""
-    sessions, owner = at(request)
-    given = await parse(request, wire.Resource)
-    await sessions.session(owner, _id(request))
-    raise _no_resource(given, "type")
 
 
 def _id(request: web.Request) -> str:

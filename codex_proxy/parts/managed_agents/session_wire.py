@@ -141,9 +141,11 @@ class AgentWithOverrides(wire.AgentFields):
 
 
 class Resource(RequestModel, extra="allow"):
-    """What would be put into a session's folder, which is refused."""
+    """What is put into a session's folder: a file. Other types are refused."""
 
     type: Annotated[str, Field(max_length=64)]
+    file_id: Id | None = None
+    mount_path: Annotated[str, Field(min_length=1, max_length=512)] | None = None
 
 
 Title: TypeAlias = Annotated[str, Field(max_length=1000)]

@@ -27,7 +27,14 @@ from codex_proxy.parts.managed_agents.events import (
 from codex_proxy.parts.managed_agents.pages import optional_time, time_text
 from codex_proxy.parts.sessions.approvals import Approval, request_id_of
 from codex_proxy.parts.sessions.commands import NOT_OPEN, WAITING, HeldMessages, Interrupt, Result, Submitted
-from codex_proxy.parts.sessions.sessions import CallResult, Content, Session, Subagent, said_name
+from codex_proxy.parts.sessions.sessions import (
+    CallResult,
+    Content,
+    FileResource,
+    Session,
+    Subagent,
+    said_name,
+)
 from codex_proxy.surfaces.answers.renderer import Object
 from codex_proxy.surfaces.requests.files import decode_text, no_file
 from codex_proxy.surfaces.responses.item_wire import TEXT_LIMIT
@@ -224,6 +231,17 @@ def _open_calls(session: Session) -> list[str]:
 Status = Literal["rescheduling", "running", "idle", "terminated"]
 
 
+class FileResourceObject(TypedDict):
+    """A file in a session's folder. `mount_path`: where it is on this machine."""
+
+    id: str
+    type: Literal["file"]
+    file_id: str
+    mount_path: str
+    created_at: str
+    updated_at: str
+
+
 class SessionObject(TypedDict):
     id: str
     type: Literal["session"]
@@ -232,7 +250,7 @@ class SessionObject(TypedDict):
     environment_id: str
     title: str | None
     metadata: dict[str, str]
-    resources: list[Object]
+    resources: list[FileResourceObject]
     vault_ids: list[str]
     outcome_evaluations: list[Object]
     budget: Object | None
@@ -294,7 +312,7 @@ def session_object(session: Session) -> SessionObject:
         "environment_id": environment_id_of(session),
         "title": session.title,
         "metadata": session.metadata,
-        "resources": [],
+        "resources": [resource_object(each) for each in session.resources],
         "vault_ids": [],
         "outcome_evaluations": [],
         "budget": None,
@@ -304,6 +322,18 @@ def session_object(session: Session) -> SessionObject:
         "created_at": time_text(session.created_at),
         "updated_at": time_text(session.last_active_at),
         "archived_at": optional_time(session.archived_at),
+    }
+
+
+def resource_object(resource: FileResource) -> FileResourceObject:
+    made = time_text(resource.created_at)
+    return {
+        "id": resource.id,
+        "type": "file",
+        "file_id": resource.file_id,
+        "mount_path": f"{resource.folder.rstrip('/')}/{resource.path}",
+        "created_at": made,
+        "updated_at": made,
     }
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import asdict, replace
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.parts.sessions.agents import AgentSettings
 from codex_proxy.parts.sessions.approvals import Approval
-from codex_proxy.parts.sessions.sessions import CallResult, Content, Session
+from codex_proxy.parts.sessions.sessions import CallResult, Content, FileResource, Session
 
 
 class Result(msgspec.Struct, frozen=True, tag="result"):
@@ -59,7 +59,8 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
 
 class Change(msgspec.Struct, frozen=True, tag="change"):
     """The settings that differ between `before` and `after`, and new metadata unless None; and of Anthropic's API the
-    title, unless it stays, and the time when the session is archived. `fields`: what the log tells of it.
+    title, unless it stays, the time when the session is archived, and the files that were `added` to its folder, or (by
+    their ids) `removed`. `fields`: what the log tells of it.
     """
 
     before: AgentSettings
@@ -67,13 +68,17 @@ class Change(msgspec.Struct, frozen=True, tag="change"):
     metadata: dict[str, str] | None = None
     title: str | msgspec.UnsetType | None = msgspec.UNSET
     archived_at: int | None = None
+    added: tuple[FileResource, ...] = ()
+    removed: tuple[str, ...] = ()
     fields: dict[str, Any] | None = None
 
     @classmethod
     def between(cls, before: Session, after: Session) -> Change:
         metadata = None if before.metadata == after.metadata else after.metadata
         title = msgspec.UNSET if before.title == after.title else after.title
-        return cls(before.agent, after.agent, metadata, title, after.archived_at)
+        added = tuple(each for each in after.resources if each not in before.resources)
+        removed = tuple(each.id for each in before.resources if each not in after.resources)
+        return cls(before.agent, after.agent, metadata, title, after.archived_at, added, removed)
 
     def applied_to(self, session: Session) -> Session:
         before = asdict(self.before)
@@ -82,7 +87,9 @@ class Change(msgspec.Struct, frozen=True, tag="change"):
         title = session.title if self.title is msgspec.UNSET else self.title
         archived_at = session.archived_at or self.archived_at
         agent = replace(session.agent, **changed)
-        return replace(session, agent=agent, metadata=metadata, title=title, archived_at=archived_at)
+        resources = tuple(each for each in session.resources if each.id not in self.removed) + self.added
+        changed = {"agent": agent, "metadata": metadata, "title": title, "archived_at": archived_at}
+        return replace(session, resources=resources, **changed)
 
 
 class Delete(msgspec.Struct, frozen=True, tag="delete"):

@@ -86,6 +86,21 @@ def said_name(batch: str, index: int) -> str:
     return f"{batch.removeprefix('turn_')}_said{index}"
 
 
+class FileResource(msgspec.Struct, frozen=True, kw_only=True):
+    """An uploaded file that was put into the session's folder, through Anthropic's API. `path`: below `folder`.
+    `inode`, `size` (bytes) and `modified` (nanoseconds since 1970) tell it from another file there.
+    """
+
+    id: str
+    file_id: str
+    folder: str
+    path: str
+    inode: int
+    size: int
+    modified: int
+    created_at: int
+
+
 class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A session. Times: seconds since 1970."""
 
@@ -102,6 +117,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """That of the environment of Anthropic's API, if the session has one."""
     archived_at: int | None = None
     """When it was archived, through Anthropic's API: since then it can only be read or deleted."""
+    resources: tuple[FileResource, ...] = ()
     status: SessionStatus = "idle"
     error: str | None = None
     subagents: tuple[Subagent, ...] = ()

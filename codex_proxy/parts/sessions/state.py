@@ -184,14 +184,15 @@ class SessionState:
             self._tell_session("idle")
 
     def change(self, session: Session, now: int, fields: Mapping[str, Any] | None = None) -> None:
-        """Replaces the settings, metadata and title of the session by those of `session`, and whether it is archived.
-        `fields`: what has changed, as the log is to tell it.
+        """Replaces the settings, metadata, title and files of the session by those of `session`, and whether it is
+        archived. `fields`: what has changed, as the log is to tell it.
         """
         self._set(
             agent=session.agent,
             metadata=session.metadata,
             title=session.title,
             archived_at=session.archived_at,
+            resources=session.resources,
             last_active_at=now,
         )
         if fields:
