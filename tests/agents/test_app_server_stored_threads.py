@@ -22,9 +22,10 @@ from codex_proxy.core.events import (
     UsageReported,
 )
 from codex_proxy.core.faults import FaultKind
-from codex_proxy.core.items import HistoryMessage, ImagePart, TextPart
-from codex_proxy.core.turn import StoredSession
+from codex_proxy.core.items import HistoryMessage, ImagePart, TextPart, ToolUse
+from codex_proxy.core.turn import StoredSession, Toolset
 from tests.agents.app_server_dialogue import SUNNY, THREAD, TURN, Dialogue
+from tests.agents.test_app_server_questions import ASKED, COMMAND, FREE, asked
 
 STORED = StoredSession("sess_1")
 
@@ -93,6 +94,16 @@ def test_a_resumed_thread_counts_only_the_tokens_of_this_turn() -> None:
     dialogue.agent_notifies("thread/tokenUsage/updated", tokenUsage=total)
     told = [event.usage for event in dialogue.events if isinstance(event, UsageReported)]
     assert told == [Usage(input=50, output=3)]
+
+
+def test_a_resumed_thread_asks_before_its_commands_as_a_new_one_does() -> None:
+    toolset = Toolset((), ("bash",))
+    dialogue = Dialogue(reopens=THREAD, stored_session=STORED, toolset=toolset, **FREE)
+    dialogue.agent_answers("thread/resume", {"thread": {"id": THREAD}})
+    dialogue.agent_answers("turn/start", {"turn": {"id": TURN, "status": "inProgress"}})
+    event = asked(dialogue, COMMAND, **ASKED)
+    assert event.details is not None
+    assert event.details.use == ToolUse("bash", '{"command":"touch x"}', "always_ask")
 
 
 def test_a_resumed_thread_asks_for_its_calls_one_by_one() -> None:

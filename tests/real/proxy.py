@@ -167,7 +167,7 @@ def has_ended(process: psutil.Process) -> bool:
 async def proxy_process(
     home: CodexHome, *arguments: str, environment: Mapping[str, str] | None = None
 ) -> AsyncIterator[ProxyProcess]:
-    """A proxy started by its command line. It is killed at the end, if it is still there."""
+    """A proxy of the real Codex, started by its command line. It is killed at the end, if it is still there."""
     env = home.environment(
         {
             "PROXY_STATE_DIR": str(home.path.parent / "state"),
@@ -177,13 +177,19 @@ async def proxy_process(
             **(environment or {}),
         }
     )
+    async with server_process(env, "--workdir", str(home.workdir), *arguments) as running:
+        yield running
+
+
+@asynccontextmanager
+async def server_process(environment: Mapping[str, str], *arguments: str) -> AsyncIterator[ProxyProcess]:
+    """A server with this whole environment. It is killed at the end, if it is still there."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "codex_proxy", "serve", "--port", "0", "--workdir", str(home.workdir)),
-        *arguments,
+        *(sys.executable, "-m", "codex_proxy", "serve", "--port", "0", *arguments),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        env=env,
+        env=dict(environment),
         cwd=Path(__file__).parents[2],
         start_new_session=True,
     )

@@ -142,6 +142,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         self._reader.toolset = turn.toolset
         self._reopened = True
         self._model_items = ModelItems(turn.tools, plain=turn.mode == "model")
+        self._asked = AskedActions(turn)
 
         def on_response(message: Message) -> None:
             if message.error is None:

@@ -1,0 +1,208 @@
+"""Anthropic's Managed Agents API on the real Codex and the real Claude Code, with the official SDK as the client. Every
+event is held to the SDK's types.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from anthropic import Anthropic
+
+from tests.parts.managed_agents.driving import TOOLSET, WEATHER
+from tests.parts.managed_agents.following import INTERRUPT, check_log, confirm, kinds, message, result, said
+from tests.real.anthropic_model import anthropic_model
+from tests.real.codex_home import make_codex_home
+from tests.real.managed_programs import (
+    ASK_FOR_COMMANDS,
+    KEY,
+    OnClaudeCode,
+    OnCodex,
+    Program,
+    Session,
+    is_running,
+)
+from tests.real.model_server import ModelServer
+from tests.real.shared import living_on
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.part("managed_agents"), pytest.mark.exhaustive]
+
+
+@living_on(scope="module", params=["codex", "claude-code"])
+async def program(request: pytest.FixtureRequest, living_model_server: ModelServer) -> AsyncIterator[Program]:
+    with tempfile.TemporaryDirectory(prefix="codex-proxy-test-", ignore_cleanup_errors=True) as folder:
+        if request.param == "codex":
+            on_codex = OnCodex(
+                make_codex_home(Path(folder), living_model_server.base_url), living_model_server
+            )
+            await on_codex.start()
+            yield on_codex
+            await on_codex.close()
+            return
+        async with anthropic_model() as model:
+            on_claude = OnClaudeCode(Path(folder), model)
+            await on_claude.start()
+            yield on_claude
+            await on_claude.close()
+
+
+def count_of(file: Path) -> int:
+    """How often a command has written its line."""
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+async def test_a_denied_command_does_not_run_and_an_allowed_one_runs_once(program: Program) -> None:
+    session = await Session.create(program, ASK_FOR_COMMANDS)
+    file = program.workdir / "asked"
+    async with session.reading():
+        command = program.runs(f"echo ran >> {file}")
+        await session.say(command, program.says("No."))
+        await session.confirm(await session.until_asked(), "deny", deny_message="Ask me tomorrow.")
+        assert await session.until_rest() == "end_turn"
+        assert not file.exists()
+        assert "Ask me tomorrow." in program.told_to_model()
+        await session.say(command, program.says("Yes."))
+        use = await session.until_asked()
+        assert not file.exists()
+        await session.confirm(use)
+        assert await session.until_rest() == "end_turn"
+        assert count_of(file) == 1
+    assert [failed for _, failed in session.results()] == [True, False]
+    assert said(session.events) == ["No.", "Yes."]
+    assert await session.listed() == session.events
+
+
+async def test_a_custom_tool_gets_the_models_input_and_gives_its_result(program: Program) -> None:
+    session = await Session.create(program, WEATHER)
+    async with session.reading():
+        await session.say(program.calls(city="Paris"), program.says("It is warm."))
+        use = await session.until_asked()
+        (call,) = [event for event in session.events if event["type"] == "agent.custom_tool_use"]
+        assert (call["id"], call["name"], call["input"]) == (use, "get_weather", {"city": "Paris"})
+        await session.answer(use, "sunny, 24 degrees")
+        assert await session.until_rest() == "end_turn"
+    assert "sunny, 24 degrees" in program.told_to_model()
+    assert said(session.events) == ["It is warm."]
+    assert await session.listed() == session.events
+
+
+async def test_an_interrupt_ends_a_running_command_and_the_session_goes_on(program: Program) -> None:
+    session = await Session.create(program, TOOLSET)
+    file = program.workdir / "began"
+    async with session.reading():
+        command = "tail -f /dev/null --pid=1 -s 4217"
+        await session.say(program.runs(f"touch {file}; {command}"), program.says("Done."))
+        await session.until(lambda event: event["type"] == "agent.tool_use")
+        await eventually(file.exists)
+        assert is_running(command)
+        await session.send(INTERRUPT)
+        assert await session.until_rest() == "end_turn"
+        await eventually(lambda: not is_running(command))
+        assert [failed for _, failed in session.results()] == [True]
+        before = len(session.events)
+        await session.say(program.says("Hello."))
+        assert await session.until_rest() == "end_turn"
+    assert kinds(session.events[before:]) == [
+        *("user.message", "session.status_running", "span.model_request_start"),
+        *("agent.message", "span.model_request_end", "session.status_idle"),
+    ]
+    assert await session.listed() == session.events
+
+
+async def test_a_subagent_has_a_thread_with_its_own_log(program: Program) -> None:
+    self_only: Any = {"type": "coordinator", "agents": [{"type": "self"}]}
+    session = await Session.create(program, TOOLSET, multiagent=self_only)
+    async with session.reading():
+        await session.say(program.delegates("Look around."), program.says("It has looked."))
+        assert await session.until_rest() == "end_turn"
+    threads = program.client.beta.sessions.threads
+    own, kid = [each async for each in threads.list(session.id)]
+    assert (own.parent_thread_id, kid.parent_thread_id, kid.status) == (None, own.id, "idle")
+    events: list[Any] = [
+        event.to_dict(mode="json") async for event in threads.events.list(kid.id, session_id=session.id)
+    ]
+    check_log(events)
+    (task,) = said(events, "agent.thread_message_received")
+    assert "Look around." in task
+    assert len(said(events)) == 1
+    told = [kind for kind in kinds(session.events) if kind.startswith("session.thread_")]
+    assert told == ["session.thread_created", "session.thread_status_running", "session.thread_status_idle"]
+    assert await session.listed() == session.events
+
+
+def run_example(client: Anthropic, prompt: str) -> tuple[list[str], str]:
+    """A program that was written for Anthropic's service. Returns the types of the calls that it has answered, and the
+    agent's last words.
+    """
+    beta = client.beta
+    environment = beta.environments.create(name="example", config={"type": "cloud"})
+    agent = beta.agents.create(name="Helper", model="codex-5", tools=cast("Any", [ASK_FOR_COMMANDS, WEATHER]))
+    session = beta.sessions.create(agent=agent.id, environment_id=environment.id, title="An example")
+    answered, words, calls = [], "", dict[str, str]()
+    with beta.sessions.events.stream(session.id) as stream:
+        beta.sessions.events.send(session.id, events=cast("Any", [message(prompt)]))
+        for event in stream:
+            if event.type in ("agent.tool_use", "agent.custom_tool_use"):
+                calls[event.id] = event.type
+            elif event.type == "agent.message":
+                words = "".join(block.text for block in event.content if block.type == "text")
+            elif event.type == "session.status_idle":
+                if event.stop_reason.type != "requires_action":
+                    break
+                for id in event.stop_reason.event_ids:
+                    answered.append(calls[id])
+                    own = calls[id] == "agent.tool_use"
+                    answer: Any = confirm(id) if own else result(id, "sunny, 24 degrees")
+                    beta.sessions.events.send(session.id, events=[answer])
+    assert beta.sessions.retrieve(session.id).title == "An example"
+    beta.sessions.archive(session.id)
+    assert beta.sessions.delete(session.id).type == "session_deleted"
+    return answered, words
+
+
+async def test_a_program_for_anthropics_service_runs_with_another_address(program: Program) -> None:
+    file = program.workdir / "example"
+    steps = program.runs(f"echo ran >> {file}"), program.calls(city="Oslo"), program.says("It is warm.")
+    with Anthropic(api_key=KEY, base_url=program.url, max_retries=0) as client:
+        answered, words = await asyncio.to_thread(run_example, client, program.prompt(*steps))
+    assert (answered, words) == (["agent.tool_use", "agent.custom_tool_use"], "It is warm.")
+    assert count_of(file) == 1
+
+
+async def test_sessions_go_on_after_the_server_was_killed(program: Program) -> None:
+    asks = await Session.create(program, ASK_FOR_COMMANDS)
+    calls = await Session.create(program, WEATHER)
+    rests = await Session.create(program, TOOLSET)
+    file = program.workdir / "killed"
+    async with rests.reading(), calls.reading(), asks.reading():
+        await rests.say(program.says("Hello."))
+        await rests.until_rest()
+        await calls.say(program.calls(city="Rome"), program.says("It is warm."))
+        use = await calls.until_asked()
+        await asks.say(program.runs(f"echo ran >> {file}"), program.says("Done."))
+        await asks.until_asked()
+    await program.kill()
+    await program.start()
+    for session in (asks, calls, rests):
+        listed = await session.listed()
+        assert listed[: len(session.events)] == session.events
+        session.events = listed
+    assert asks.results()[-1][1] is True
+    assert asks.events[-1]["stop_reason"]["type"] == "retries_exhausted"
+    async with rests.reading(), calls.reading(), asks.reading():
+        await calls.answer(use, "sunny, 24 degrees")
+        assert await calls.until_rest() == "end_turn"
+        assert said(calls.events) == ["It is warm."]
+        assert "sunny, 24 degrees" in program.told_to_model()
+        for session in (rests, asks):
+            await session.say(program.says("Again."))
+            assert await session.until_rest() == "end_turn"
+            assert said(session.events)[-1] == "Again."
+        assert not file.exists()
+    for session in (asks, calls, rests):
+        assert await session.listed() == session.events
