@@ -62,6 +62,7 @@ FOLDERS = (
 """From what needs nothing to what starts real processes and waits for them. A folder that is not named: the middle."""
 
 NEED_A_PART: dict[str, tuple[str, ...]] = {
+    "parts/managed_agents/test_resources.py": ("files",),
     "real/test_acp.py": ("acp",),
     "real/test_acp_apart.py": ("acp",),
     "real/test_agent_errors.py": ("acp",),

@@ -356,7 +356,7 @@ def test_every_operation_has_an_answer_without_error_unless_it_only_refuses() ->
         if isinstance(operation, dict) and not any(status < "400" for status in operation["responses"])
     ]
     of_openai = ["create_environments", "create_templates", "create_automations", "create_vaults"]
-    assert without == [*of_openai, "archive_session_thread", "add_session_resource"]
+    assert without == [*of_openai, "archive_session_thread"]
 
 
 def test_the_agents_api_is_described_with_its_header_its_filters_and_its_conflicts() -> None:

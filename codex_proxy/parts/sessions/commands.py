@@ -87,7 +87,9 @@ class Change(msgspec.Struct, frozen=True, tag="change"):
         title = session.title if self.title is msgspec.UNSET else self.title
         archived_at = session.archived_at or self.archived_at
         agent = replace(session.agent, **changed)
-        resources = tuple(each for each in session.resources if each.id not in self.removed) + self.added
+        # Another server may have made the change, and been lost before it said so.
+        replaced = {*self.removed, *(each.id for each in self.added)}
+        resources = tuple(each for each in session.resources if each.id not in replaced) + self.added
         changed = {"agent": agent, "metadata": metadata, "title": title, "archived_at": archived_at}
         return replace(session, resources=resources, **changed)
 

@@ -12,8 +12,12 @@ from typing import Any
 
 import pytest
 from anthropic.types.beta.sessions import BetaManagedAgentsFileResource
+from msgspec.structs import replace
 
 from codex_proxy.parts.managed_agents import resources
+from codex_proxy.parts.sessions.agents import AgentSettings
+from codex_proxy.parts.sessions.commands import Change
+from codex_proxy.parts.sessions.sessions import FileResource, Session
 from tests import pdfs
 from tests.access.keyed import key_header, keyed_proxy
 from tests.http.serving import Proxy, fake_proxy
@@ -276,6 +280,16 @@ async def test_a_session_has_at_most_100_files(tmp_path: Path, monkeypatch: pyte
         large = await file_of(client, 2 * WORDS)
         told = await client.refused(400, f"/sessions/{id}/resources", resource(large, "c"))
         assert told.startswith("file_id: the files of a session have at most")
+
+
+def test_a_change_that_is_made_twice_adds_a_file_once() -> None:
+    agent = AgentSettings(model="codex-5")
+    before = Session(id="s", created_at=1, last_active_at=1, agent_id="a", agent=agent, environment={})
+    file = FileResource(id="r", file_id="f", folder="/w", path="a", inode=1, size=1, modified=1, created_at=1)
+    after = replace(before, resources=(file,))
+    change = Change.between(before, after)
+    assert change.applied_to(before) == change.applied_to(after) == after
+    assert Change.between(after, before).applied_to(after) == before
 
 
 async def test_a_session_without_a_folder_has_no_files(tmp_path: Path) -> None:
