@@ -23,6 +23,7 @@ from codex_proxy.core.events import (
     FullArguments,
     FullReasoning,
     FullText,
+    HistoryCompacted,
     HostedEvent,
     InputRequested,
     InputTaken,
@@ -139,6 +140,7 @@ StoredEvent: TypeAlias = (
     | InputRequested
     | RequestClosed
     | InputTaken
+    | HistoryCompacted
     | SubagentOpened
     | SubagentClosed
     | TaskGiven

@@ -321,6 +321,10 @@ class InputTaken(_Event, tag="input_taken", frozen=True, gc=False):
     id: str
 
 
+class HistoryCompacted(_Event, tag="history_compacted", frozen=True, gc=False):
+    """The agent has replaced what it knew of the conversation by a summary: its window was full."""
+
+
 class SubagentOpened(_Event, tag="subagent_opened", frozen=True, gc=False):
     """The agent has made a subagent, or opened a closed one again. `id` is the agent's own; `parent` is the subagent
     that made it, or empty. `name` and `task` are empty if they are not told.
@@ -422,6 +426,7 @@ Event: TypeAlias = (
     | InputRequested
     | RequestClosed
     | InputTaken
+    | HistoryCompacted
     | SubagentOpened
     | SubagentClosed
     | TaskGiven

@@ -64,7 +64,13 @@ def test_after_a_recording_the_agent_has_dropped_the_turn(name: str, nth: int) -
 @pytest.mark.parametrize(("name", "nth"), OUTCOMES)
 def test_a_recording_has_nothing_that_the_dialect_cannot_read(name: str, nth: int) -> None:
     noted = {event.code for event in replay(name, nth).log if isinstance(event, ev.Notice)}
-    assert noted <= {"agent_retry", "history_compacted"}
+    assert noted <= {"agent_retry"}
+
+
+def test_a_thread_that_codex_has_shortened_is_told() -> None:
+    turns = [nth for name, nth in OUTCOMES if name == "auto_compact"]
+    events = [event for nth in turns for event in replay("auto_compact", nth).log]
+    assert ev.HistoryCompacted() in events
 
 
 @pytest.mark.parametrize("name", ["interrupt_mid_text", "interrupt_shell_running"])

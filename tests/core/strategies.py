@@ -48,6 +48,7 @@ OTHERS = (
     | st.just(ev.InputRequested("ask", "well?"))
     | st.just(ev.RequestClosed("ask"))
     | st.just(ev.InputTaken("more"))
+    | st.just(ev.HistoryCompacted())
     | st.just(ev.RawItem("message", b"{}"))
 )
 

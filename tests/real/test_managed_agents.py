@@ -26,20 +26,24 @@ from tests.real.managed_programs import (
     Session,
     is_running,
 )
+from tests.real.model_plans import plan, say
 from tests.real.model_server import ModelServer
 from tests.real.shared import living_on
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.part("managed_agents"), pytest.mark.exhaustive]
 
+COMPACTED_AT = 50_000
+"""The tokens of a conversation at which Codex sums it up."""
+
 
 @living_on(scope="module", params=["codex", "claude-code"])
 async def program(request: pytest.FixtureRequest, living_model_server: ModelServer) -> AsyncIterator[Program]:
     with tempfile.TemporaryDirectory(prefix="codex-proxy-test-", ignore_cleanup_errors=True) as folder:
         if request.param == "codex":
-            on_codex = OnCodex(
-                make_codex_home(Path(folder), living_model_server.base_url), living_model_server
-            )
+            home = make_codex_home(Path(folder), living_model_server.base_url)
+            home.add_config(f"model_auto_compact_token_limit = {COMPACTED_AT}")
+            on_codex = OnCodex(home, living_model_server)
             await on_codex.start()
             yield on_codex
             await on_codex.close()
@@ -172,6 +176,19 @@ async def test_a_program_for_anthropics_service_runs_with_another_address(progra
         answered, words = await asyncio.to_thread(run_example, client, program.prompt(*steps))
     assert (answered, words) == (["agent.tool_use", "agent.custom_tool_use"], "It is warm.")
     assert count_of(file) == 1
+
+
+@pytest.mark.parametrize("program", ["codex"], indirect=True)
+async def test_a_conversation_that_the_program_has_summed_up_is_told(program: Program) -> None:
+    session = await Session.create(program, TOOLSET)
+    long = plan([say("Long.")], again=None, **{"in": 2 * COMPACTED_AT})
+    async with session.reading():
+        for prompt in (long, program.prompt(program.says("Again."))):
+            await session.send(message(prompt))
+            assert await session.until_rest() == "end_turn"
+    assert kinds(session.events).count("agent.thread_context_compacted") == 1
+    assert said(session.events) == ["Long.", "Again."]
+    assert await session.listed() == session.events
 
 
 async def test_sessions_go_on_after_the_server_was_killed(program: Program) -> None:

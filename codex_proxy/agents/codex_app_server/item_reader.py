@@ -16,9 +16,9 @@ from codex_proxy.core.events import (
     Event,
     FullReasoning,
     FullText,
+    HistoryCompacted,
     ItemEnded,
     ItemStarted,
-    Notice,
     OutputDelta,
     ReasoningDelta,
     ReasoningKind,
@@ -330,10 +330,10 @@ class ItemReader:
         self._output_room = MAX_OUTPUT_CHARS
 
     def on_item_started(self, params: Params) -> None:
-        """Adds an item's beginning, or a `Notice` if Codex has shortened the history."""
+        """Adds an item's beginning, or tells that Codex has shortened the history."""
         item = _item_of(params)
         if item.type == "contextCompaction":
-            self.events.append(Notice("history_compacted", "the agent shortened the history by itself"))
+            self.events.append(HistoryCompacted())
         elif self.open_items.get(item.id) != item.type and item.type not in DESCRIBED_AT_END:
             self._begin(item)
 

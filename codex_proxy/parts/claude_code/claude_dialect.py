@@ -24,6 +24,7 @@ from codex_proxy.agents.shared.json_lines import UnreadableError, decode_part, d
 from codex_proxy.core.damaged_json import is_torn
 from codex_proxy.core.events import (
     AccountLimitsReported,
+    HistoryCompacted,
     InputTaken,
     Notice,
     Retrying,
@@ -319,6 +320,8 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         elif message.subtype == "api_retry" and self._state is TurnState.ACTIVE:
             self._step_open = False
             self._events.append(retry_event(decode_part(line, Retry)))
+        elif message.subtype == "compact_boundary" and self._state is TurnState.ACTIVE:
+            self._events.append(HistoryCompacted())
         elif message.subtype in tasks.LINES and self._turn.subagents and self._state is TurnState.ACTIVE:
             self._events += self._tasks.on_line(message.subtype, line)
 

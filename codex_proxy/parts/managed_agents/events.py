@@ -16,6 +16,7 @@ from codex_proxy.parts.sessions.approvals import json_value
 from codex_proxy.parts.sessions.log import (
     Acted,
     Answered,
+    Compacted,
     Decided,
     Ended,
     Failed,
@@ -308,6 +309,7 @@ _RENDERERS: Final[Mapping[type, Callable[[Any, LogOf, Mapping[str, Entry]], Any]
     Failed: _failed,
     StepBegan: _plain("span.model_request_start"),
     StepEnded: _step_ended,
+    Compacted: _plain("agent.thread_context_compacted"),
     Shown: _shown,
     Acted: _acted,
     Ended: _ended,

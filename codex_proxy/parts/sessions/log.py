@@ -61,6 +61,10 @@ class StepEnded(_Logged, tag="step_ended", frozen=True):
     failed: bool = False
 
 
+class Compacted(_Logged, tag="compacted", frozen=True):
+    """The agent has replaced what it knew of the conversation by a summary."""
+
+
 class Shown(_Logged, tag="shown", frozen=True):
     """The agent has put out a whole message, reasoning, or a call of one of the client's functions."""
 
@@ -156,6 +160,7 @@ Logged: TypeAlias = (
     | Failed
     | StepBegan
     | StepEnded
+    | Compacted
     | Shown
     | Acted
     | Ended

@@ -11,6 +11,7 @@ from codex_proxy.core.events import (
     ApprovalRequested,
     ArgumentsDelta,
     Event,
+    HistoryCompacted,
     ItemEnded,
     ItemStarted,
     OutputDelta,
@@ -25,6 +26,7 @@ from codex_proxy.core.items import Activity, McpCall, Message, Reasoning, ToolCa
 from codex_proxy.parts.sessions.log import (
     Acted,
     Answered,
+    Compacted,
     Ended,
     Failed,
     Log,
@@ -213,6 +215,9 @@ class TurnRenderer:
         self._steps.cut, self._steps.expected = False, True
         code = "internal_error" if event.failure is None else code_of(event.failure.kind)
         self.events.append(Failed(self.log.number(), code, event.message, retries=True))
+
+    def _on_compacted(self, _: HistoryCompacted) -> None:
+        self.events.append(Compacted(self.log.number()))
 
     def new_id(self, prefix: str) -> str:
         """Returns the id of the turn's next item."""
@@ -449,4 +454,5 @@ _HANDLERS: Final[Mapping[type, Callable[[TurnRenderer, Any], None]]] = {
     ApprovalRequested: TurnRenderer._on_approval,
     StepCompleted: TurnRenderer._on_step_completed,
     Retrying: TurnRenderer._on_retrying,
+    HistoryCompacted: TurnRenderer._on_compacted,
 }

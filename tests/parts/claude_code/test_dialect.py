@@ -14,6 +14,7 @@ from codex_proxy.core.events import (
     ApprovalRequested,
     ArgumentsDelta,
     Event,
+    HistoryCompacted,
     ItemStarted,
     RawItem,
     Retrying,
@@ -312,6 +313,15 @@ def test_an_unknown_request_of_the_program_is_refused_at_once() -> None:
     line = b'{"type":"control_request","request_id":"r1","request":{"subtype":"elicitation"}}'
     [answer] = lines_in(dialect.receive([line]).writes)
     assert answer["response"] == {"subtype": "error", "request_id": "r1", "error": "not supported"}
+
+
+def test_a_conversation_that_the_program_has_summed_up_is_told() -> None:
+    dialect = begin_turn("interrupt")
+    dialect.receive(output_lines("interrupt")[:8])
+    line = (
+        b'{"type":"system","subtype":"compact_boundary","compact_metadata":{"trigger":"auto","pre_tokens":9}}'
+    )
+    assert dialect.receive([line]).events == [HistoryCompacted()]
 
 
 def test_an_interrupt_is_sent_to_the_program_and_ends_the_turn_once() -> None:

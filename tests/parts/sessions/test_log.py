@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from codex_proxy.core.events import (
     ApprovalRequested,
+    HistoryCompacted,
     ItemEnded,
     ItemStarted,
     OutputDelta,
@@ -45,6 +46,13 @@ def test_a_turn_is_a_message_a_model_request_and_rest() -> None:
     assert names(driven) == [*TURN, *STEP, "Rested"]
     assert driven.logged[-1] == Rested(5)
     assert [each.number for each in driven.logged] == [*range(6)]
+
+
+def test_a_conversation_that_was_summed_up_is_told() -> None:
+    driven = Driven()
+    driven.feed(HistoryCompacted(), *message("Hi."), StepCompleted())
+    driven.end_run()
+    assert names(driven) == [*TURN, "Compacted", *STEP, "Rested"]
 
 
 def test_a_command_has_its_result_behind_the_model_request_that_called_it() -> None:
