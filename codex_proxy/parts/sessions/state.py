@@ -122,6 +122,8 @@ class SessionState:
         self._agent = self._made_with = ""
         self._called = False
         """Whether the run has called functions of the client."""
+        self._cancelled = False
+        """Whether the client has cancelled the turn, which ends when its run has ended."""
         self._turns: dict[str, SessionTurn] = {}
         self._entries: dict[str, Entry] = {}
         self._calls: dict[str, Call] = {}
@@ -151,12 +153,12 @@ class SessionState:
         """Returns a function that takes back what clients change from now on, unless it was taken by `take`."""
         renderer, session, turn, last_item = self._renderer, self.session, self.turn, self.last_item
         restore_renderer, rest_told = None if renderer is None else renderer.undo(), self._rest_told
-        restore_asks = self.turn_asks.undo()
+        restore_asks, cancelled = self.turn_asks.undo(), self._cancelled
         logged = self._log.next
 
         def restore() -> None:
             self._renderer, self.session, self.turn, self.last_item = renderer, session, turn, last_item
-            self._rest_told = rest_told
+            self._rest_told, self._cancelled = rest_told, cancelled
             restore_asks()
             self._subagents = Subagents(session.id, session.agent_id, session.subagents, self._log)
             if restore_renderer is not None:
@@ -204,7 +206,7 @@ class SessionState:
         """Begins a turn with the id `turn_id`, or has the messages wait until the one that goes on takes them (if they
         steer), or has ended. Raises `Fault`, also for those that do not steer while the turn waits for the client.
         """
-        if not steers and self.session.status == "requires_action":
+        if not steers and self.session.status == "requires_action" and not self._cancelled:
             message = "The session waits for results of calls, or for answers."
             raise Fault(Failure(FaultKind.INVALID_REQUEST, message, code=WAITING))
         if self.turn is None and not self.session.queued:
@@ -349,6 +351,7 @@ class SessionState:
         if self.turn is None:
             return False
         if self.session.status != "requires_action" or self.session.open_asks:
+            self._cancelled = True
             return True
         self._end_turn("cancelled", None, self.turn.usage, now)
         return False
@@ -480,6 +483,7 @@ class SessionState:
             self._told.append(error_event(session.id, error.code, error.message))
             self._told.append(Failed(self._log.number(), error.code, error.message))
         self.turn = self._renderer = None
+        self._cancelled = False
 
     def _end_open_items(self, usage: Usage | None = None, *, failed: bool = False) -> None:
         assert self._renderer is not None, "a run has a turn"

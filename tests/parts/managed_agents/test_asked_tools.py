@@ -113,6 +113,19 @@ async def test_an_interrupt_closes_the_calls_with_errors(client: ManagedClient) 
     assert told[-1]["stop_reason"] == {"type": "end_turn"}
 
 
+async def test_a_message_behind_an_interrupt_begins_the_next_turn(client: ManagedClient) -> None:
+    id = await client.new_session(tools=[ASK])
+    async with client.stream(id) as stream:
+        await asked(client, stream, id)
+        await client.send(id, INTERRUPT, message("Hello"))
+        told = await client.until_rest(id, stream)
+    assert [each["is_error"] for each in told if each["type"] == "agent.tool_result"] == [True] * 3
+    behind = kinds(told)[kinds(told).index("user.interrupt") :]
+    assert behind[-1] == IDLE
+    assert behind.count(IDLE) == behind.count("user.message") == 1
+    assert told == await client.events(id)
+
+
 async def test_a_session_that_waits_for_an_answer_may_be_deleted(client: ManagedClient) -> None:
     id = await client.new_session(tools=[ASK])
     async with client.stream(id) as stream:
