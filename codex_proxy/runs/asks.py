@@ -69,11 +69,16 @@ def beyond_sandbox(event: ApprovalRequested, turn: Turn) -> str:
 
 
 def _reads_within(use: ToolUse, folder: str) -> bool:
-    """Whether all that a call of these tools reads is in the folder, also behind links."""
+    """Whether all that a call of these tools reads is in the folder, also behind links. An agent may take `~` for the
+    user's home.
+    """
     given = msgspec.json.decode(use.input, type=dict[str, Any])
-    path = os.path.join(folder, str(given.get("file_path") or given.get("path") or folder))
+    named = [str(given.get("file_path") or given.get("path") or folder)]
     if use.name == "glob":
-        path = os.path.join(path, str(given.get("pattern", "")))
+        named.append(str(given.get("pattern", "")))
+    if any(each.startswith("~") for each in named):
+        return False
+    path = os.path.join(folder, *named)
     first, *rest = _WILDCARD.split(path, maxsplit=1)
     root, read = os.path.realpath(folder), os.path.realpath(os.path.dirname(first) if rest else first)
     return (read == root or is_inside(read, root)) and ".." not in "".join(rest).split(os.sep)

@@ -243,6 +243,10 @@ async def test_what_a_toolset_allows_reaches_no_further_than_the_sandbox() -> No
         ("glob", {"pattern": "/etc/*"}, OUTSIDE_READ),
         ("glob", {"pattern": "*/../../x"}, OUTSIDE_READ),
         ("glob", {"pattern": "*", "path": "WORK/link"}, OUTSIDE_READ),
+        ("read", {"file_path": "~/.netrc"}, OUTSIDE_READ),
+        ("glob", {"pattern": "~/*"}, OUTSIDE_READ),
+        ("grep", {"pattern": "~", "path": "~"}, OUTSIDE_READ),
+        ("grep", {"pattern": "~/x"}, ""),
     ],
 )
 def test_a_tool_that_reads_stays_in_the_folder_but_in_danger_full_access(

@@ -270,8 +270,8 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
             return
         name = self._new_id("ask_")
         self._questions[name] = (id, options)
-        item, sandboxed = self._reader.item_of(call), "sandbox" in self._program.capabilities
-        self._events.append(question_of(name, call, known, turn, sandboxed=sandboxed, item_id=item))
+        item, confined = self._reader.item_of(call), self._program.confined
+        self._events.append(question_of(name, call, known, turn, confined=confined, item_id=item))
 
     def _write_answer(self, request_id: str, question: tuple[RequestId, Any], reply: Decision) -> None:
         id, options = question

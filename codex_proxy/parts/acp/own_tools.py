@@ -17,7 +17,7 @@ from codex_proxy.parts.acp.messages import Update
 from codex_proxy.parts.acp.presets import AcpPreset
 from codex_proxy.parts.acp.reported_calls import ACTING_KINDS
 
-UNCONFINED: Final = "No sandbox confines what the program does."
+UNCONFINED: Final = "No sandbox would confine it."
 _ASKED: Final[frozenset[ToolName]] = frozenset({"bash", "write", "edit"})
 _PATHS: Final = ("file_path", "path", "absolute_path", "fileName")
 """The arguments with a path, as programs call them."""
@@ -38,14 +38,14 @@ def own_tools_of(preset: AcpPreset) -> OwnTools:
 
 
 def question_of(
-    request_id: str, asked: Update, known: Update, turn: Turn, *, sandboxed: bool, item_id: str
+    request_id: str, asked: Update, known: Update, turn: Turn, *, confined: bool, item_id: str
 ) -> ApprovalRequested:
-    """Returns the event of a request for permission. `known`: all that was reported of the call; `sandboxed`: whether
-    the program's commands stay in the turn's sandbox.
+    """Returns the event of a request for permission. `known`: all that was reported of the call; `confined`: whether
+    this server confines the program to the turn's sandbox. A program with a sandbox of its own asks for what leaves it.
     """
     kind: ApprovalKind = ACTING_KINDS.get(known.kind or "", "permission")
     details = details_of(known, asked.content, turn.workdir, turn.toolset)
-    within = sandboxed or kind == "file_change" or turn.sandbox == "danger-full-access"
+    within = confined or kind == "file_change" or turn.sandbox == "danger-full-access"
     return ApprovalRequested(
         request_id, kind, "", details, beyond="" if within else UNCONFINED, item_id=item_id
     )

@@ -12,6 +12,7 @@ import pytest
 from codex_proxy.agents.dialect import Ended
 from codex_proxy.agents.shared.history_items import PREAMBLE
 from codex_proxy.core.events import (
+    ApprovalRequested,
     ItemStarted,
     OutputDelta,
     ReasoningDelta,
@@ -38,6 +39,7 @@ from codex_proxy.parts.acp.messages import (
     decode,
     request_id,
 )
+from codex_proxy.parts.acp.own_tools import UNCONFINED
 from codex_proxy.parts.acp.presets import PRESETS, Program
 from codex_proxy.parts.acp.process import AcpConnection
 from codex_proxy.parts.acp.sessions import NOT_LISTED
@@ -252,6 +254,17 @@ def test_a_command_is_allowed_only_where_the_operator_has_said_so_twice(
     played.receive(messages_of("gemini-tool_allow")[:-1])
     outcome = played.answers[0]["result"]["outcome"]
     assert outcome["optionId"] == ("proceed_once" if allowed else "cancel")
+
+
+def test_what_codex_asks_for_by_its_adapter_is_beyond_its_own_sandbox() -> None:
+    played = begin_and_open("codex-acp-text", sandbox="workspace-write", approvals="ask")
+    options = [{"optionId": "y", "name": "Yes", "kind": "allow_once"}]
+    call = {"toolCallId": "1", "title": "curl a", "kind": "execute", "rawInput": {"command": ["curl", "a"]}}
+    session = played.last_request("session/prompt")["params"]["sessionId"]
+    params = {"sessionId": session, "toolCall": call, "options": options}
+    played.receive([{"jsonrpc": "2.0", "id": 7, "method": "session/request_permission", "params": params}])
+    (asked,) = [event for event in played.log if isinstance(event, ApprovalRequested)]
+    assert (asked.kind, asked.beyond) == ("command", UNCONFINED)
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,9 @@ CHANGED = [{"type": "diff", "path": "/w/a", "oldText": "one", "newText": "two"}]
 ADDED = ActionDetails(changes=(FileDiff("/w/a", "add", "+one\n"),))
 
 
-def asked(call: Update, *, sandboxed: bool = False, **turn: Any) -> Any:
+def asked(call: Update, *, confined: bool = False, **turn: Any) -> Any:
     given = Turn(model="m", history=(), **{"workdir": "/w", "sandbox": "danger-full-access"} | turn)
-    return question_of("ask_1", call, call, given, sandboxed=sandboxed, item_id="act_1")
+    return question_of("ask_1", call, call, given, confined=confined, item_id="act_1")
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_question_is_told_in_full_or_not_at_all(
 
 
 @pytest.mark.parametrize(
-    ("call", "sandbox", "sandboxed", "beyond"),
+    ("call", "sandbox", "confined", "beyond"),
     [
         (Update(kind="execute", title="ls"), "workspace-write", False, UNCONFINED),
         (Update(kind="execute", title="ls"), "workspace-write", True, ""),
@@ -72,9 +72,9 @@ def test_a_question_is_told_in_full_or_not_at_all(
     ],
 )
 def test_without_a_sandbox_of_its_own_only_changes_of_files_are_confined(
-    call: Update, sandbox: Sandbox, sandboxed: bool, beyond: str
+    call: Update, sandbox: Sandbox, confined: bool, beyond: str
 ) -> None:
-    assert asked(call, sandbox=sandbox, sandboxed=sandboxed).beyond == beyond
+    assert asked(call, sandbox=sandbox, confined=confined).beyond == beyond
 
 
 @pytest.mark.parametrize(
