@@ -154,13 +154,14 @@ class SessionState:
         renderer, session, turn, last_item = self._renderer, self.session, self.turn, self.last_item
         restore_renderer, rest_told = None if renderer is None else renderer.undo(), self._rest_told
         restore_asks, cancelled = self.turn_asks.undo(), self._cancelled
-        logged = self._log.next
+        logged, subagents = self._log.next, self._subagents.known
 
         def restore() -> None:
             self._renderer, self.session, self.turn, self.last_item = renderer, session, turn, last_item
             self._rest_told, self._cancelled = rest_told, cancelled
             restore_asks()
-            self._subagents = Subagents(session.id, session.agent_id, session.subagents, self._log)
+            if self._subagents.known != subagents:  # else they have what is not stored yet
+                self._subagents = Subagents(session.id, session.agent_id, session.subagents, self._log)
             if restore_renderer is not None:
                 restore_renderer()
             self.take(0)

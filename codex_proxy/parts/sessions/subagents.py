@@ -206,8 +206,9 @@ class Subagents:
             opened_at=now,
         )
         closed = [each.own_id for each in self.known if each.closed_at is not None]
-        if len(self._known) >= MAX_KEPT and closed:
-            del self._known[closed[0]]
+        free = [own_id for own_id in closed if own_id not in self._logged]  # others have a log to be stored
+        for own_id in free[: max(0, len(self._known) + 1 - MAX_KEPT)]:
+            del self._known[own_id]
         self._set(made)
         self._tell("created", event.id)
         self._note(made, ThreadOpened)

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from codex_proxy.core.events import InputTaken, ItemEnded, ItemStarted, OutputDelta, Stop, TextDelta, Usage
+from codex_proxy.core.events import (
+    InputTaken,
+    ItemEnded,
+    ItemStarted,
+    OfSubagent,
+    OutputDelta,
+    Stop,
+    SubagentClosed,
+    SubagentOpened,
+    TextDelta,
+    TurnEnded,
+    Usage,
+)
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import Activity, Message
 from codex_proxy.parts.sessions.log import Log
@@ -19,6 +31,8 @@ from codex_proxy.parts.sessions.sessions import (
     item_object,
 )
 from codex_proxy.parts.sessions.state import MAX_QUEUED
+from codex_proxy.parts.sessions.stream import encode_changes
+from codex_proxy.parts.sessions.subagents import MAX_KEPT, OfThread, SubagentEntry
 from tests.parts.sessions.states import HELLO, TOKENS, Driven, call, calling, message, result, short
 
 BEGIN = ["turn.created", "turn.item.added message", "in_progress"]
@@ -502,6 +516,33 @@ def test_what_was_taken_back_leaves_open_items_where_they_began() -> None:
     undo()
     driven.answer("call_1")
     assert [item["type"] for item in driven.items[1:]] == ["function_call", "message", "function_call_output"]
+
+
+def test_what_was_taken_back_leaves_what_a_subagent_is_saying() -> None:
+    driven = Driven()
+    said = ItemStarted(Message("m")), TextDelta("m", "Well")
+    driven.feed(SubagentOpened("a"), *(OfSubagent("a", each) for each in said))
+    undo = driven.state.undo()
+    driven.state.add_messages([HELLO], "turn_b", 6)
+    undo()
+    ended = TextDelta("m", " done."), ItemEnded("m"), TurnEnded(Stop.STOP)
+    driven.state.feed([OfSubagent("a", each) for each in ended], 7)
+    entries = [each.entry for each in driven.state.take(8).records if isinstance(each, SubagentEntry)]
+    texts = [item_object(each) for each in entries if isinstance(each, Entry)]
+    assert [item["content"] for item in texts if item] == [[{"type": "output_text", "text": "Well done."}]]
+
+
+def test_a_subagent_is_not_forgotten_before_its_log_is_stored() -> None:
+    driven = Driven()
+    ids = [str(number) for number in range(MAX_KEPT)]
+    driven.feed(*map(SubagentOpened, ids))
+    begun = OfSubagent("0", TextDelta("m", "")), SubagentClosed("0"), SubagentOpened("new")
+    driven.state.feed(begun, 7)
+    changes = driven.state.take(8)
+    told = {each.subagent for each in changes.told if isinstance(each, OfThread)}
+    assert len(told) == 2
+    assert told == changes.pages.keys() - {""}
+    encode_changes(changes, str)
 
 
 def test_what_was_taken_back_at_rest_leaves_the_session_at_rest() -> None:
