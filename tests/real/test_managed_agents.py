@@ -88,6 +88,7 @@ async def test_a_custom_tool_gets_the_models_input_and_gives_its_result(program:
         use = await session.until_asked()
         (call,) = [event for event in session.events if event["type"] == "agent.custom_tool_use"]
         assert (call["id"], call["name"], call["input"]) == (use, "get_weather", {"city": "Paris"})
+        assert kinds(session.events).count("span.model_request_start") == 1
         await session.answer(use, "sunny, 24 degrees")
         assert await session.until_rest() == "end_turn"
     assert "sunny, 24 degrees" in program.told_to_model()
@@ -115,6 +116,20 @@ async def test_an_interrupt_ends_a_running_command_and_the_session_goes_on(progr
         *("user.message", "session.status_running", "span.model_request_start"),
         *("agent.message", "span.model_request_end", "session.status_idle"),
     ]
+    assert await session.listed() == session.events
+
+
+async def test_a_message_behind_an_interrupt_of_an_open_question_goes_on(program: Program) -> None:
+    session = await Session.create(program, ASK_FOR_COMMANDS)
+    file = program.workdir / "interrupted"
+    async with session.reading():
+        await session.say(program.runs(f"echo ran >> {file}"), program.says("Done."))
+        await session.until_asked()
+        await session.send(INTERRUPT, message(program.prompt(program.says("Hello."))))
+        assert await session.until_rest() == "end_turn"
+    assert not file.exists()
+    assert [failed for _, failed in session.results()] == [True]
+    assert said(session.events) == ["Hello."]
     assert await session.listed() == session.events
 
 

@@ -282,7 +282,7 @@ class TurnRenderer:
         item = event.item
         if type(item) not in _PREFIXES or item.choice:
             return
-        if not isinstance(item, Activity | McpCall) or self._steps.expected:
+        if not isinstance(item, Activity | McpCall | ToolCall) or self._steps.expected:
             self._begin_step()
         whole = WholeItem(item)
         if isinstance(item, _WITH_ARGUMENTS):

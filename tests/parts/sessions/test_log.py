@@ -48,6 +48,13 @@ def test_a_turn_is_a_message_a_model_request_and_rest() -> None:
     assert [each.number for each in driven.logged] == [*range(6)]
 
 
+def test_a_call_of_the_client_that_is_told_behind_its_model_request_begins_no_other() -> None:
+    driven = Driven()
+    driven.feed(StepCompleted(Usage(input=3)), *call("call_1"))
+    driven.end_run(Stop.TOOL_CALLS)
+    assert names(driven) == [*TURN, "StepBegan", "StepEnded", "Shown", "Waits"]
+
+
 def test_a_conversation_that_was_summed_up_is_told() -> None:
     driven = Driven()
     driven.feed(HistoryCompacted(), *message("Hi."), StepCompleted())
