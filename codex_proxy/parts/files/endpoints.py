@@ -25,6 +25,7 @@ from codex_proxy.parts.files.objects import StoredFile
 from codex_proxy.parts.files.service import Files
 from codex_proxy.parts.files.upload import Form, check_form, receive_form
 from codex_proxy.surfaces.requests.body import RequestModel, integer_in, missing_parameter, unsupported_value
+from codex_proxy.surfaces.requests.fields import FIELD_NAME
 
 FILES: Final = web.AppKey("stored_files", Files)
 """Not set if the server has no store."""
@@ -70,7 +71,8 @@ async def create_file(request: web.Request) -> web.Response:
         file = await receiving.finish(
             name=form.name, media_type=form.media_type, purpose=purpose, lifetime=lifetime
         )
-    name_ignored(request, form.fields)
+    paths = (name.replace("[", ".").replace("]", "") for name in form.fields)
+    name_ignored(request, filter(FIELD_NAME.fullmatch, paths))
     return _answer(file, of_anthropic=of_anthropic)
 
 

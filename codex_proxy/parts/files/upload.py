@@ -17,6 +17,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.multipart import BadContentDispositionHeader, BadContentDispositionParam
 
 from codex_proxy.core.faults import Fault, FaultKind, bad_request
+from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.body import coding_of, let_body_come
 from codex_proxy.http.middleware.access import FORM
 from codex_proxy.parts.files.service import UPLOAD_SECONDS, Files, Receiving
@@ -110,7 +111,8 @@ async def _read_part(part: BodyPartReader, form: Form, receiving: Receiving) -> 
     while chunk := await _readable(part.read_chunk(CHUNK_BYTES)):
         value += chunk
         if len(value) > MAX_FIELD_BYTES:
-            raise bad_request(f"Invalid '{name}': it is longer than {MAX_FIELD_BYTES} bytes.", name)
+            field = excerpt(name)
+            raise bad_request(f"Invalid '{field}': it is longer than {MAX_FIELD_BYTES} bytes.", field)
     form.fields[name] = bytes(value).decode(errors="replace").strip()
 
 
