@@ -22,7 +22,8 @@ DEFAULT_ANTHROPIC_PAGE: Final = 20
 MAX_IDS: Final = 100
 
 _ID: Final = re.compile(r"file[-_]([0-9a-f]{32})")
-_PAGE: Final = "page_"
+_PAGE: Final = re.compile(r"page_([0-9]{1,12})_(file_[0-9a-f]{32})")
+"""Matches a cursor: when the last file on the page before was made, and its id."""
 
 
 class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -210,14 +211,13 @@ def anthropic_list(files: Sequence[StoredFile], query: AnthropicQuery) -> Anthro
     limit = DEFAULT_ANTHROPIC_PAGE
     if query.limit:
         limit = integer_in("limit", query.limit, 1, MAX_ANTHROPIC_PAGE)
-    if query.page and not query.page.startswith(_PAGE):
-        raise invalid_value("page", "send the 'next_page' of the page before")
+    if query.page:
+        listed = _behind(query.page, listed)
     if query.before_id:
         end = _place_of(query.before_id, listed, "before_id")
         return _anthropic_page(listed[max(0, end - limit) : end], has_more=end > limit)
-    after, name = (query.page.removeprefix(_PAGE), "page") if query.page else (query.after_id, "after_id")
-    if after:
-        listed = listed[_place_of(after, listed, name) + 1 :]
+    if query.after_id and not query.page:
+        listed = listed[_place_of(query.after_id, listed, "after_id") + 1 :]
     return _anthropic_page(listed[:limit], has_more=len(listed) > limit)
 
 
@@ -228,8 +228,20 @@ def _anthropic_page(page: Sequence[StoredFile], *, has_more: bool) -> AnthropicF
         "has_more": has_more,
         "first_id": ids[0] if ids else None,
         "last_id": ids[-1] if ids else None,
-        "next_page": f"{_PAGE}{ids[-1]}" if has_more and ids else None,
+        "next_page": f"page_{page[-1].created_at}_{ids[-1]}" if has_more and ids else None,
     }
+
+
+def _behind(page: str, listed: Sequence[StoredFile]) -> Sequence[StoredFile]:
+    """Returns the files behind a cursor, by time where its file is gone: whoever pages may delete what it has seen."""
+    cursor = _PAGE.fullmatch(page)
+    if cursor is None:
+        raise invalid_value("page", "send the 'next_page' of the page before")
+    created, id = int(cursor[1]), stored_id(cursor[2])
+    for place, file in enumerate(listed):
+        if file.id == id:
+            return listed[place + 1 :]
+    return [file for file in listed if file.created_at <= created]
 
 
 def _place_of(given: str, listed: Sequence[StoredFile], param: str) -> int:

@@ -92,6 +92,19 @@ async def test_anthropics_sdk_lists_files_page_by_page_and_by_their_ids(proxy: P
         assert (await client.beta.files.list(scope_id="sesn_1")).data == []
 
 
+async def test_whoever_deletes_each_file_of_a_list_sees_all_of_them(proxy: Proxy) -> None:
+    async with anthropic_client(proxy) as client:
+        made = [(await client.beta.files.upload(file=(name, b"x"))).id for name in "abcde"]
+        seen = []
+        async for each in client.beta.files.list(limit=2):
+            await client.beta.files.delete(each.id)
+            seen.append(each.id)
+        assert seen == made[::-1]
+        assert (await client.beta.files.list()).data == []
+        with pytest.raises(anthropic.BadRequestError, match="next_page"):
+            await client.beta.files.list(page="page_x")
+
+
 async def test_older_clients_of_anthropic_page_by_the_ids_of_files(proxy: Proxy) -> None:
     headers = {"anthropic-version": "2023-06-01", "anthropic-beta": "files-api-2025-04-14"}
     async with anthropic_client(proxy) as client:
