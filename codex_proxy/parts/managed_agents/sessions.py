@@ -116,7 +116,7 @@ class Sending:
         """`new_turn`, `new_event`: ids that nothing else has."""
         self.sent: list[Sent] = []
         self._session = session
-        self._new_turn = new_turn
+        self._new_turn = self._turn = new_turn
         self._new_event = new_event
         self._messages: list[Content] = []
 
@@ -125,14 +125,14 @@ class Sending:
         content = content_of(event.content, f"{place}.content")
         follows = bool(self.sent) and self.sent[-1].event["type"] == event.type
         if not follows:
-            self._messages, self._new_turn = [], f"{self._new_turn}{len(self.sent) or ''}"
+            self._messages, self._turn = [], f"{self._new_turn}{len(self.sent) or ''}"
         self._messages.append(content)
         shown = {
             "type": event.type,
-            "id": event_id(said_name(self._new_turn, len(self._messages) - 1)),
+            "id": event_id(said_name(self._turn, len(self._messages) - 1)),
             "content": content_blocks(content),
         }
-        change = None if follows else HeldMessages(self._messages, self._new_turn)
+        change = None if follows else HeldMessages(self._messages, self._turn)
         self.sent.append(Sent(shown, change, place))
 
     def add_interrupt(self, event: wire.InterruptEvent, place: str) -> None:
