@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from codex_proxy.core.faults import bad_request
 from codex_proxy.parts.managed_agents.events import (
     EventObject,
     LogOf,
@@ -15,7 +14,7 @@ from codex_proxy.parts.managed_agents.events import (
     needed_entries,
     seconds_of,
 )
-from codex_proxy.parts.managed_agents.pages import Cursor, PageQuery, TimeRange, time_text
+from codex_proxy.parts.managed_agents.pages import Cursor, PageQuery, TimeRange, time_text, unknown_cursor
 from codex_proxy.parts.sessions.log import Logged, LogPage
 from codex_proxy.parts.sessions.records import ENTRY, LOG, MAX_PAGE, SessionStore, log_page_id
 from codex_proxy.parts.sessions.sessions import Entry
@@ -41,17 +40,18 @@ async def list_events(
     if query.cursor is not None:
         after, rest = await _behind(store, owner, log, query.cursor)
     while True:
+        rest = [each for each in rest if seconds_of(*each) in made]
         entries = await _entries(store, owner, [logged for logged, _ in rest])
         for logged, page in rest:
-            at = seconds_of(logged, page)
-            event = event_of(logged, page, log, entries) if at in made else {}
+            event = event_of(logged, page, log, entries)
             if not event or (types and event["type"] not in types):
                 continue
             if len(found) == query.limit:
                 return found, last
             found.append(event)
-            last = str(Cursor(query.order, f"{page.first}:{logged.number}", at))
-        request = PageRequest(min(MAX_PAGE, query.limit), query.order, after)
+            last = str(Cursor(query.order, f"{page.first}:{logged.number}", seconds_of(logged, page)))
+        few = not types and made == TimeRange()  # else most of what is read may be none of what is wanted
+        request = PageRequest(min(MAX_PAGE, query.limit) if few else MAX_PAGE, query.order, after)
         pages = await store.page(owner, LOG, request, parent=log.id)
         if not pages.items:
             return found, None
@@ -69,13 +69,12 @@ async def _behind(
 ) -> tuple[str, list[tuple[Logged, LogPage]]]:
     """Returns the page of a cursor, and what is in it behind that."""
     first, _, number = cursor.id.partition(":")
-    unknown = bad_request("It is no 'next_page' of this list: leave it out to begin anew.", "page")
     if not (first.isdecimal() and number.isdecimal() and len(cursor.id) < 40):
-        raise unknown
+        raise unknown_cursor()
     id = log_page_id(log.id, int(first))
     page = await store.find(owner, LOG, id)
     if page is None:
-        raise unknown
+        raise unknown_cursor()
     behind = [each for each in page.logged if (each.number > int(number)) is (cursor.order == "asc")]
     behind = [each for each in behind if each.number != int(number)]
     return id, [(each, page) for each in (behind if cursor.order == "asc" else reversed(behind))]

@@ -76,15 +76,18 @@ def page_query(
     return PageQuery(limit, order, _cursor(query["page"], order) if query.get("page") else None)
 
 
+def unknown_cursor() -> Fault:
+    return bad_request("It is no 'next_page' of this list: leave it out to begin anew.", "page")
+
+
 def _cursor(text: str, order: Order) -> Cursor:
-    unknown = bad_request("It is no 'next_page' of this list: leave it out to begin anew.", "page")
     if len(text) > MAX_CURSOR:
-        raise unknown
+        raise unknown_cursor()
     try:
         padded = text + "=" * (-len(text) % 4)
         cursor = msgspec.json.decode(base64.b64decode(padded, b"-_", validate=True), type=Cursor)
     except (ValueError, *UNREADABLE):
-        raise unknown from None
+        raise unknown_cursor() from None
     if cursor.order != order:
         raise bad_request(f"It belongs to a list with 'order={cursor.order}', not '{order}'.", "page")
     return cursor

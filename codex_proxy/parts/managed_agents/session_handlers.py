@@ -32,6 +32,7 @@ from codex_proxy.parts.managed_agents.pages import (
     list_page,
     page_query,
     time_range,
+    unknown_cursor,
 )
 from codex_proxy.parts.managed_agents.resources import changing, place_files, remove_files
 from codex_proxy.parts.managed_agents.sessions import (
@@ -179,14 +180,7 @@ async def list_managed_sessions(request: web.Request) -> web.Response:
     """Lists the sessions, also those of one agent, of some states or times. Newest first without `order`."""
     sessions, owner = at(request)
     query, asked = page_query(request.query, ordered=True), request.query
-    archived, made, statuses = (
-        flag_in(asked, "include_archived"),
-        time_range(asked),
-        _several(request, "statuses"),
-    )
-    for status in statuses:
-        if status not in _STATUSES:
-            raise unsupported_value("statuses", status, ", ".join(map(repr, _STATUSES)))
+    archived, made, statuses = flag_in(asked, "include_archived"), time_range(asked), _statuses(request)
     version = (
         integer_in("agent_version", asked["agent_version"], 1, 2**31 - 1) if asked.get("agent_version") else 0
     )
@@ -222,6 +216,15 @@ async def list_managed_sessions(request: web.Request) -> web.Response:
 def _several(request: web.Request, name: str) -> list[str]:
     """Returns the values of a parameter that may be there more than once."""
     return [*request.query.getall(f"{name}[]", []), *request.query.getall(name, [])]
+
+
+def _statuses(request: web.Request) -> list[str]:
+    """Returns the states that are asked for. Raises `Fault` for one that there is not."""
+    statuses = _several(request, "statuses")
+    for status in statuses:
+        if status not in _STATUSES:
+            raise unsupported_value("statuses", status, ", ".join(map(repr, _STATUSES)))
+    return statuses
 
 
 async def retrieve_managed_session(request: web.Request) -> web.Response:
@@ -432,18 +435,21 @@ async def list_session_threads(request: web.Request) -> web.Response:
     sessions, owner = at(request)
     session = await sessions.session(owner, _id(request))
     query = page_query(request.query, default=MAX_THREADS, most=MAX_THREADS, order="asc")
-    after = None if query.cursor is None else query.cursor.id
+    after, statuses = None if query.cursor is None else query.cursor.id, _statuses(request)
     shown: list[ThreadObject] = [primary_thread(session)] if after is None else []
     limit = query.limit - len(shown)
     found: Sequence[Subagent] = ()
     more = True
     if limit:
         page = await sessions.store.page(
-            owner, SUBAGENT, PageRequest(limit, "asc", after or None), parent=session.id
+            owner,
+            SUBAGENT,
+            PageRequest(limit, "asc", after or None),
+            parent=session.id,
+            unknown_after=unknown_cursor(),
         )
         found, more = page.items, page.has_more
     last = Cursor("asc", found[-1].id if found else "", 0.0)
-    statuses = _several(request, "statuses")
     shown += [subagent_thread(session, each) for each in found]
     shown = [each for each in shown if not statuses or each["status"] in statuses]
     return page_response(shown, str(last) if more else None)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from codex_proxy.parts.managed_agents.pages import Cursor
 from tests.access.keyed import key_header, keyed_proxy
 from tests.http.serving import Proxy, fake_proxy
 from tests.parts.managed_agents.driving import WEATHER
@@ -219,6 +220,21 @@ async def test_subagents_are_threads_with_logs_of_their_own(tmp_path: Path) -> N
         async with client.stream(id, path=f"threads/{child['id']}/stream") as stream:
             await client.well("DELETE", f"/sessions/{id}")
             assert kinds(await stream.whole()) == ["session.deleted"]
+
+
+@pytest.mark.parametrize("query", ["statuses[]=busy", f"page={Cursor('asc', 'subagent_x', 0.0)}"])
+async def test_a_list_of_threads_is_asked_for_what_there_is(client: ManagedClient, query: str) -> None:
+    id = await client.new_session()
+    await client.refused(400, f"/sessions/{id}/threads?{query}", method="GET")
+
+
+async def test_ids_of_events_do_not_grow_with_the_events_of_a_request(client: ManagedClient) -> None:
+    id = await client.new_session()
+    given = [each for _ in range(20) for each in ({"type": "user.interrupt"}, message("Hello."))]
+    sent = (await client.well("POST", f"/sessions/{id}/events", {"events": given}))["data"]
+    names = [each["id"] for each in sent]
+    assert len({*names}) == len(given)
+    assert max(map(len, names)) < 64
 
 
 async def test_a_session_of_one_api_is_read_through_the_other(proxy: Proxy, client: ManagedClient) -> None:
