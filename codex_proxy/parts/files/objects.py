@@ -200,7 +200,7 @@ def anthropic_list(files: Sequence[StoredFile], query: AnthropicQuery) -> Anthro
     `Fault`.
     """
     # No file here belongs to a session.
-    listed = [] if query.scope_id else list(files)[::-1]
+    listed: Sequence[StoredFile] = [] if query.scope_id else list(files)[::-1]
     if query.ids:
         if query.page or query.limit:
             raise bad_request("'ids' cannot be combined with 'page' or 'limit'.", "ids")
