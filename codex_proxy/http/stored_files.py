@@ -11,6 +11,7 @@ from typing import Final
 from aiohttp import web
 
 from codex_proxy.core.beside_the_loop import beside_the_loop
+from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.media import GivenFile
 from codex_proxy.http.app_keys import FILE_SOURCE
 from codex_proxy.http.middleware.access import FORM
@@ -19,17 +20,25 @@ from codex_proxy.surfaces.requests.stored_files import named_files, with_files
 
 READ_ON_LOOP: Final = 512 << 10
 """Maximum bytes of a body that is read on the event loop."""
+MAX_FILES: Final = 1_000
+"""Maximum files that a body may name."""
 _BASE64: Final = 4 / 3
 
 
 async def with_stored_files(request: web.Request, body: bytes, grow_to: Callable[[int], None]) -> bytes:
     """Returns a body that has `MARK`, with the files that it names. `grow_to` counts its bytes. Raises `Fault`
-    REQUEST_TOO_LARGE with files that are too large, what `grow_to` raises, and if the body is no JSON object.
+    REQUEST_TOO_LARGE with files that are too large or too many, what `grow_to` raises, and if the body is no JSON
+    object.
     """
     source = request.app.get(FILE_SOURCE)
     if source is None or request.content_type == FORM:
         return body
     named = await beside_the_loop(partial(named_files, body), long=len(body) > READ_ON_LOOP)
+    if len(named) > MAX_FILES:
+        message = (
+            f"The request names {len(named)} files. One may have at most {MAX_FILES}: send some in another."
+        )
+        raise Fault.of(FaultKind.REQUEST_TOO_LARGE, message)
     files: dict[str, GivenFile] = {}
     size = len(body)
     for id, times in named.items():

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from codex_proxy.http import stored_files
 from tests import pdfs
 from tests.access.keyed import key_header, keyed_proxy
 from tests.http.serving import Answer, Proxy, fake_proxy
@@ -203,6 +204,17 @@ async def test_another_keys_file_is_as_unknown_as_none(tmp_path: Path) -> None:
                 proxy, "responses", response({"type": "input_file", "file_id": UNKNOWN}), key_header("two")
             )
         ).error["message"].replace(UNKNOWN, "X")
+
+
+async def test_a_request_names_a_limited_number_of_files(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored_files, "MAX_FILES", 2)
+    ids = [await uploaded(proxy) for _ in range(3)]
+    parts = [{"type": "input_file", "file_id": id} for id in ids]
+    assert (await ask(proxy, "responses", response(*parts[:2], *parts[:2]))).status == 200
+    answer = await ask(proxy, "responses", response(*parts))
+    assert (answer.status, "names 3 files" in answer.error["message"]) == (413, True)
 
 
 async def test_with_its_files_a_request_has_the_limit_of_a_body(tmp_path: Path) -> None:
