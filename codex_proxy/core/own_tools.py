@@ -47,9 +47,11 @@ def _fault(name: ToolName, toolset: Toolset, own: OwnTools, sandbox: Sandbox, ag
             return f"the agent {agent} cannot be without {name} while it has {_list(others)}."
         return f"the agent {agent} cannot be without {name}." if name in own.fixed else ""
     if needed is None:
-        return f"the agent {agent} has no tool {name}. It has: {_list(own.sandboxes)}."
+        if not own.sandboxes:
+            return f"the agent {agent} has no tools of its own. Leave the toolset out."
+        return f"the agent {agent} has no tool {name}. It has: {_list(own.sandboxes)}. Disable {name}."
     if name in toolset.asked and name not in own.asks:
-        return f"the agent {agent} cannot ask before {name}. It can for: {_list(own.asks)}."
+        return f"the agent {agent} cannot ask before {name}. It can for: {_list(own.asks)}. Use always_allow."
     if SANDBOXES.index(sandbox) < SANDBOXES.index(needed):
         return (
             f"{name} of the agent {agent} needs the sandbox {needed}, and this key has {sandbox}. Disable the tool, "

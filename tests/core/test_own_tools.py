@@ -35,7 +35,7 @@ NEEDS: Final = "needs the sandbox workspace-write, and this key has read-only."
         ),
         (
             *(Toolset(("bash", "edit"), ("write",)), "workspace-write"),
-            {"write": "the agent a cannot ask before write. It can for: bash, edit."},
+            {"write": "the agent a cannot ask before write. It can for: bash, edit. Use always_allow."},
         ),
         (
             *(Toolset(("bash", "edit", "write")), "read-only"),
@@ -53,7 +53,7 @@ def test_each_tool_that_an_agent_cannot_serve_so_is_named(
 def test_an_agent_without_tools_serves_only_an_empty_toolset() -> None:
     assert not list(toolset_faults(Toolset(), OwnTools(), "danger-full-access", "a"))
     (fault,) = toolset_faults(Toolset(("read",)), OwnTools(), "danger-full-access", "a")
-    assert fault == ("read", "the agent a has no tool read. It has: none.")
+    assert fault == ("read", "the agent a has no tools of its own. Leave the toolset out.")
 
 
 def test_a_toolset_has_its_tools_in_one_order_whatever_the_clients_is() -> None:

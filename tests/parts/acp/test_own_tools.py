@@ -116,6 +116,6 @@ def test_a_program_that_does_not_ask_keeps_only_what_allows_everything() -> None
     assert not [*toolset_faults(Toolset(TOOL_NAMES), own, "danger-full-access", "opencode")]
     faults = dict(toolset_faults(Toolset(TOOL_NAMES[2:], ("bash",)), own, "danger-full-access", "opencode"))
     assert faults == {
-        "bash": "the agent opencode cannot ask before bash. It can for: none.",
+        "bash": "the agent opencode cannot ask before bash. It can for: none. Use always_allow.",
         "read": "the agent opencode cannot be without read.",
     }
