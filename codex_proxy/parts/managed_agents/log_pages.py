@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Final
 
+import msgspec
+
+from codex_proxy.core.json_values import encode_json
 from codex_proxy.parts.managed_agents.events import (
-    EventObject,
     LogOf,
     event_of,
     id_of,
@@ -22,6 +24,9 @@ from codex_proxy.store.values import PageRequest
 
 MAX_EVENTS: Final = 1000
 """Maximum events of a page, and how many it has without a `limit`."""
+MAX_BYTES: Final = 16 << 20
+"""Bytes of events with which a page ends, so that no list takes the memory of a whole session."""
+_ENTRIES_AT_ONCE: Final = 16
 _RECENT: Final = 50
 """Pages of the log in which what was sent just now is looked for."""
 
@@ -33,22 +38,22 @@ async def list_events(
     query: PageQuery,
     types: Collection[str],
     made: TimeRange,
-) -> tuple[list[EventObject], str | None]:
-    """Returns a page of events, of these types (empty: of all) and times, and the cursor of the next page."""
-    found: list[EventObject] = []
+) -> tuple[list[msgspec.Raw], str | None]:
+    """Returns a page of events as JSON, of these types (empty: of all) and times, and the cursor of the next page."""
+    found, size = list[msgspec.Raw](), 0
     after, rest, last = None, list[tuple[Logged, LogPage]](), ""
     if query.cursor is not None:
         after, rest = await _behind(store, owner, log, query.cursor)
     while True:
         rest = [each for each in rest if seconds_of(*each) in made]
-        entries = await _entries(store, owner, [logged for logged, _ in rest])
-        for logged, page in rest:
+        async for logged, page, entries in _with_entries(store, owner, rest):
             event = event_of(logged, page, log, entries)
             if not event or (types and event["type"] not in types):
                 continue
-            if len(found) == query.limit:
+            if len(found) == query.limit or size >= MAX_BYTES:
                 return found, last
-            found.append(event)
+            found.append(msgspec.Raw(encode_json(event)))
+            size += len(bytes(found[-1]))
             last = str(Cursor(query.order, f"{page.first}:{logged.number}", seconds_of(logged, page)))
         few = not types and made == TimeRange()  # else most of what is read may be none of what is wanted
         request = PageRequest(min(MAX_PAGE, query.limit) if few else MAX_PAGE, query.order, after)
@@ -80,10 +85,17 @@ async def _behind(
     return id, [(each, page) for each in (behind if cursor.order == "asc" else reversed(behind))]
 
 
-async def _entries(store: SessionStore, owner: str, logged: Sequence[Logged]) -> dict[str, Entry]:
-    ids = list(dict.fromkeys(needed_entries(logged)))
-    found = await asyncio.gather(*(store.get(owner, ENTRY, id) for id in ids))
-    return {entry.id: entry for entry in found}
+async def _with_entries(
+    store: SessionStore, owner: str, rest: Sequence[tuple[Logged, LogPage]]
+) -> AsyncIterator[tuple[Logged, LogPage, Mapping[str, Entry]]]:
+    """Yields what is logged with its page and entries, of which few are read at once."""
+    for start in range(0, len(rest), _ENTRIES_AT_ONCE):
+        some = rest[start : start + _ENTRIES_AT_ONCE]
+        ids = dict.fromkeys(needed_entries(logged for logged, _ in some))
+        found = await asyncio.gather(*(store.get(owner, ENTRY, id) for id in ids))
+        entries = {entry.id: entry for entry in found}
+        for logged, page in some:
+            yield logged, page, entries
 
 
 async def times_of(store: SessionStore, owner: str, log: LogOf, ids: Collection[str]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from codex_proxy.parts.managed_agents import log_pages
 from codex_proxy.parts.managed_agents.pages import Cursor
 from tests.access.keyed import key_header, keyed_proxy
 from tests.http.serving import Proxy, fake_proxy
@@ -226,6 +227,22 @@ async def test_subagents_are_threads_with_logs_of_their_own(tmp_path: Path) -> N
 async def test_a_list_of_threads_is_asked_for_what_there_is(client: ManagedClient, query: str) -> None:
     id = await client.new_session()
     await client.refused(400, f"/sessions/{id}/threads?{query}", method="GET")
+
+
+async def test_a_page_of_events_ends_when_it_is_large(
+    client: ManagedClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id = await client.new_session()
+    await client.turn(id, message("a" * 5_000))
+    whole = await client.events(id)
+    monkeypatch.setattr(log_pages, "MAX_BYTES", 1_000)
+    pages, cursor = [], ""
+    while cursor is not None:
+        page = await client.well("GET", f"/sessions/{id}/events?page={cursor}")
+        pages.append(page["data"])
+        cursor = page["next_page"]
+    assert len(pages) > 1
+    assert [event for page in pages for event in page] == whole
 
 
 async def test_ids_of_events_do_not_grow_with_the_events_of_a_request(client: ManagedClient) -> None:
