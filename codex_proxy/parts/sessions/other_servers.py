@@ -14,7 +14,7 @@ import structlog
 from msgspec.structs import replace
 
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault, FaultKind
-from codex_proxy.core.own_errors import trace_of
+from codex_proxy.core.own_errors import repeat, trace_of
 from codex_proxy.parts.sessions.commands import Command, Submit
 from codex_proxy.parts.sessions.messages import (
     Answered,
@@ -128,12 +128,13 @@ class OtherServers:
     async def listen(self) -> None:
         """Receives messages, for ever."""
         watch = self._leases.watch(self._leases.records.node)
-        while True:
-            try:
-                await self.receive()
-            except StoreUnavailable as error:
-                log.debug("messages_not_received", reason=str(error))
-            await watch.wait()
+        await repeat(self._try_to_receive, after=watch.wait, failed="messages_not_received")
+
+    async def _try_to_receive(self) -> None:
+        try:
+            await self.receive()
+        except StoreUnavailable as error:
+            log.debug("messages_not_received", reason=str(error))
 
     async def receive(self) -> None:
         """Passes on the messages that have been sent to this server until now. Raises `StoreUnavailable`."""

@@ -309,13 +309,13 @@ class SessionStore:
         with store_errors_as_faults():
             return await self._store.delete_record(owner, kind.name, id)
 
-    async def busy(self) -> list[tuple[str, Session]]:
-        """Returns the sessions of all owners in which work was in progress, each with its owner, but for those that
-        another server holds.
+    async def busy(self) -> list[tuple[str, str]]:
+        """Returns owner and id of the sessions of all owners in which work was in progress, but for those that another
+        server holds.
         """
         with store_errors_as_faults():
             found = await self._store.busy_records(SESSION.name)
-        return [(owner, SESSION.decode(record)) for owner, record in found]
+        return [(owner, record.id) for owner, record in found]
 
 
 def matches(metadata: Mapping[str, str], wanted: Mapping[str, str]) -> bool:

@@ -19,7 +19,7 @@ from codex_proxy.admission.clients import Client
 from codex_proxy.core.beside_the_loop import beside_the_loop
 from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.json_values import encode_json
-from codex_proxy.core.own_errors import trace_of
+from codex_proxy.core.own_errors import repeat, trace_of
 from codex_proxy.core.own_tools import toolset_faults
 from codex_proxy.core.turn import StoredSession
 from codex_proxy.http.body import ByteBudget
@@ -53,7 +53,6 @@ from codex_proxy.responses.context import read_context
 from codex_proxy.responses.prepare import PreparedResponse, prepare_in_context
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.store.health import require_store, store_errors_as_faults
-from codex_proxy.store.leases import Leases
 from codex_proxy.store.record_leases import NO_NODE
 from codex_proxy.surfaces.requests.options import ParseContext, RequestHints
 from codex_proxy.surfaces.responses.items import ItemDict, web_images
@@ -91,6 +90,8 @@ class Sessions:
         self._readers: dict[tuple[str, str], SessionReaders] = {}
         self._streams: dict[str, int] = {}
         """Open streams by owner."""
+        self._was_away = False
+        """Whether the store could not be reached when sessions of other servers were last looked for."""
         self._others: OtherServers | None = None
         if responses.store is not None:
             leases, tasks = responses.store.leases, responses.background.tasks
@@ -129,7 +130,12 @@ class Sessions:
 
     @contextlib.asynccontextmanager
     async def live(self, owner: str, id: str) -> AsyncIterator[LiveSession]:
-        """Yields a session to act on, which this server holds meanwhile. Raises `HeldElsewhere` if another one does."""
+        """Yields a session to act on, which this server holds meanwhile. Raises `HeldElsewhere` if another one does,
+        and `Fault` at once while the store takes nothing of it.
+        """
+        known = self._live.get((owner, id))
+        if known is not None and known.commits.trouble is not None:
+            raise Fault(known.commits.trouble)
         load = self._loads.setdefault((owner, id), asyncio.Lock())
         async with contextlib.AsyncExitStack() as held:
             async with load:  # what two have read at once may be older than the session is
@@ -407,8 +413,7 @@ class Sessions:
         """Ends the turns that a restart has interrupted, and begins those that wait, where no other server does."""
         if self.responses.store is None:
             return
-        busy = [(owner, session.id) for owner, session in await self.store.busy()]
-        resuming = self.responses.background.tasks.spawn(self._resume_all(busy))
+        resuming = self.responses.background.tasks.spawn(self._resume_all(await self.store.busy()))
         await asyncio.wait({resuming}, timeout=RECOVERY_SECONDS)
 
     async def _resume_all(self, found: Sequence[tuple[str, str]]) -> None:
@@ -439,18 +444,16 @@ class Sessions:
             return
         async with asyncio.TaskGroup() as group:
             group.create_task(self._others.listen())
-            group.create_task(self._take_over(self.responses.store.leases))
+            after = self.responses.store.leases.until_renewal
+            group.create_task(repeat(self._take_over, after=after, failed="sessions_not_taken_over"))
 
-    async def _take_over(self, leases: Leases) -> None:
-        was_away = False
-        while True:
-            await leases.until_renewal()
-            try:
-                if not (was_away or self.responses.runs.draining):
-                    await self._resume_all([(owner, each.id) for owner, each in await self.store.busy()])
-                was_away = False
-            except Fault:
-                was_away = True  # for all: whoever has a session renews its lease first
+    async def _take_over(self) -> None:
+        try:
+            if not (self._was_away or self.responses.runs.draining):
+                await self._resume_all(await self.store.busy())
+            self._was_away = False
+        except Fault:
+            self._was_away = True  # for all: whoever has a session renews its lease first
 
     async def _receive(self) -> None:
         assert self._others is not None, "a session is stored"

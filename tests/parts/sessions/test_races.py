@@ -151,7 +151,7 @@ async def test_an_agent_that_is_deleted_while_it_is_changed_stays_deleted(
         assert (await client.ask("GET", f"/{id}")).status == 404
 
 
-async def test_a_store_that_takes_no_writes_does_not_hold_up_a_start(
+async def test_a_store_that_takes_no_writes_holds_up_neither_a_start_nor_a_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = {"STREAM_RELEASE_FILE": str(tmp_path / "go")}
@@ -164,7 +164,9 @@ async def test_a_store_that_takes_no_writes_does_not_hold_up_a_start(
     async with fake_proxy(tmp_path, release) as proxy:
         client = AgentsClient(proxy)
         async with client.creation("[[fake:text hold=1]]") as reader:
-            await reader.until("agent.session.turn.output_text.delta")
+            event = await reader.until("agent.session.turn.output_text.delta")
             monkeypatch.setattr(SessionStore, "write", fail)
     async with asyncio.timeout(30), fake_proxy(tmp_path, release) as proxy:
-        assert (await AgentsClient(proxy).ask("GET", "/sessions")).status == 200
+        client = AgentsClient(proxy)
+        assert (await client.ask("GET", "/sessions")).status == 200
+        assert (await client.refused(event["session_id"], message("Hello."))).status == 503

@@ -11,6 +11,10 @@ from typing import Any
 import aiohttp
 
 from codex_proxy.app.server import make_server
+from codex_proxy.app.store_lifecycle import open_store
+from codex_proxy.app.system import SystemClock
+from codex_proxy.parts.sessions.records import SESSION
+from codex_proxy.store.values import Record
 from tests.http.serving import ENVIRONMENT, Proxy, fake_proxy, settings_of
 from tests.parts.sessions.driving import CANCEL, AgentsClient, message, result, text_of
 from tests.waiting import poll
@@ -182,3 +186,18 @@ async def test_a_stream_that_is_opened_while_the_server_stops_ends_at_once(tmp_p
         answer = await client.ask("GET", url)
         assert answer.status in (200, 503)
         assert (await client.refused(id, message("x"))).status == 503
+
+
+async def test_a_session_that_cannot_be_read_keeps_the_server_and_no_other_session_from_going_on(
+    tmp_path: Path,
+) -> None:
+    async with served(tmp_path) as client, client.creation("[[fake:tool_call]]") as reader:
+        event = await reader.until("agent.session.requires_action")
+        id, (call,) = event["session"]["id"], event["session"]["required_actions"]
+    store = await open_store(settings_of(tmp_path), SystemClock())
+    unreadable = Record(kind=SESSION.name, id="sess_x", json=b"{}", created=1.0, busy=True)
+    await store.write_records("", [unreadable])
+    await store.close()
+    async with served(tmp_path) as client:
+        await client.send(id, result(call, "rainy"))
+        await until_idle(client, id)
