@@ -497,15 +497,15 @@ class Sessions:
         async with readers.joining:
             if readers.following is not None:
                 return
-            following = await self.store.follow(owner, id)
+            following = readers.following = await self.store.follow(owner, id)
             try:
-                following.on_lost = readers.interrupt
+                following.on_lost = readers.lose
                 if following.holder != NO_NODE or session.turn or session.queued:
                     await self._do(owner, id, Follow())
             except BaseException:
+                readers.following = None
                 following.end()
                 raise
-            readers.following = following
 
     def _on_told(self, told: Told) -> None:
         readers = self.readers(told.owner, told.session)

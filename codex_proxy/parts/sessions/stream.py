@@ -258,6 +258,11 @@ class SessionReaders:
         for reader in tuple(self._readers):
             reader.interrupt(MISSED)
 
+    def lose(self) -> None:
+        """Ends all streams with an error, since this server is told nothing more. A later one makes it follow anew."""
+        self.following = None
+        self.interrupt()
+
     def end(self) -> None:
         for reader in tuple(self._readers):
             reader.end()

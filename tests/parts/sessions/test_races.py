@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from codex_proxy.core.faults import Fault, FaultKind
+from codex_proxy.core.keys import NO_KEY_OWNER
 from codex_proxy.parts.sessions import service
 from codex_proxy.parts.sessions.records import SessionStore
 from codex_proxy.parts.sessions.running import LiveSession
 from codex_proxy.parts.sessions.service import SESSIONS, Sessions
 from codex_proxy.parts.sessions.state import SessionState
+from codex_proxy.parts.sessions.stream import CONNECTED, EventReader
 from codex_proxy.responses import service as responses
-from codex_proxy.store.record_leases import WrittenRecords
+from codex_proxy.store.record_leases import Following, SingleNodeRecords, WrittenRecords
 from codex_proxy.store.values import Record
 from tests.http.serving import Proxy, fake_proxy
 from tests.parts.sessions.driving import AGENT, CANCEL, AgentsClient, message, session_body
@@ -170,3 +172,26 @@ async def test_a_store_that_takes_no_writes_holds_up_neither_a_start_nor_a_clien
         client = AgentsClient(proxy)
         assert (await client.ask("GET", "/sessions")).status == 200
         assert (await client.refused(event["session_id"], message("Hello."))).status == 503
+
+
+async def test_a_stream_that_is_opened_beside_one_that_has_missed_events_follows_the_session_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follow, begun = SingleNodeRecords.follow, list[Following]()
+
+    async def noted(self: SingleNodeRecords, owner: str, kind: str, id: str) -> Following:
+        begun.append(await follow(self, owner, kind, id))
+        return begun[-1]
+
+    monkeypatch.setattr(SingleNodeRecords, "follow", noted)
+    async with fake_proxy(tmp_path) as proxy:
+        assert proxy.server.app is not None
+        id, sessions = await AgentsClient(proxy).idle_session("Hello."), proxy.server.app[SESSIONS]
+        first = await sessions.follow(NO_KEY_OWNER, id, EventReader)
+        begun[0].lose()
+        second = await sessions.follow(NO_KEY_OWNER, id, EventReader)
+        assert len(begun) == 2
+        assert b"stream_interrupted" in first.take()
+        assert second.take() == CONNECTED
+        first.close()
+        second.close()
