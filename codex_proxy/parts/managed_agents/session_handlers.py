@@ -239,6 +239,17 @@ async def update_managed_session(request: web.Request) -> web.Response:
     given = await parse(request, wire.ManagedSessionUpdate)
     _check_unserved(given)
     id = _id(request)
+
+    async def update() -> None:
+        async with sessions.changing(owner, f"{id}/settings"):  # a patch of metadata is made of what there is
+            await _update(sessions, owner, id, given)
+
+    await sessions.session(owner, id)
+    await sessions.run(update())
+    return json_response(session_object(await sessions.session(owner, id)))
+
+
+async def _update(sessions: Sessions, owner: str, id: str, given: wire.ManagedSessionUpdate) -> None:
     session = await sessions.session(owner, id)
 
     def changed(session: Session) -> Session:
@@ -261,8 +272,7 @@ async def update_managed_session(request: web.Request) -> web.Response:
     if after.agent != session.agent:
         fields["agent"] = session_agent(after)
     if fields:
-        await sessions.run(sessions.change(owner, id, changed, fields))
-    return json_response(session_object(await sessions.session(owner, id)))
+        await sessions.change(owner, id, changed, fields)
 
 
 async def _check_agent(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -95,6 +96,14 @@ async def test_changes_of_a_session_are_events(client: ManagedClient) -> None:
     assert (event["title"], event["metadata"], event["agent"]["tools"]) == ("New", {"b": "2", "c": "3"}, [])
     assert await client.events(id) == [event]
     assert "agent.system" in await client.refused(400, f"/sessions/{id}", {"agent": {"system": "x"}})
+
+
+async def test_patches_of_metadata_at_the_same_time_are_all_kept(client: ManagedClient) -> None:
+    id = await client.new_session()
+    patches = [{f"key{n}": str(n)} for n in range(8)]
+    await asyncio.gather(*(client.well("POST", f"/sessions/{id}", {"metadata": each}) for each in patches))
+    assert len((await client.session(id))["metadata"]) == len(patches)
+    assert len((await client.events(id))[-1]["metadata"]) == len(patches)
 
 
 async def test_an_agent_may_have_other_settings_in_a_session(client: ManagedClient) -> None:
