@@ -262,6 +262,8 @@ async def _update(sessions: Sessions, owner: str, id: str, given: wire.ManagedSe
         return session
 
     after = changed(session)
+    if after.metadata.get("workdir") != session.metadata.get("workdir"):
+        raise refused("a session stays in its folder. Create another one.", "metadata.workdir")
     if given.agent is not None:
         await _check_agent(sessions, owner, session, after, given.agent.model_fields_set)
     fields: dict[str, Any] = {}

@@ -98,6 +98,16 @@ async def test_changes_of_a_session_are_events(client: ManagedClient) -> None:
     assert "agent.system" in await client.refused(400, f"/sessions/{id}", {"agent": {"system": "x"}})
 
 
+async def test_a_session_stays_in_its_folder(client: ManagedClient) -> None:
+    folder = str(client.proxy.server.settings.workdir)
+    id = await client.new_session(metadata={"workdir": folder})
+    for other in ("/usr", None):
+        said = await client.refused(400, f"/sessions/{id}", {"metadata": {"workdir": other}})
+        assert "metadata.workdir" in said
+    kept = await client.well("POST", f"/sessions/{id}", {"metadata": {"workdir": folder, "a": "1"}})
+    assert kept["metadata"] == {"workdir": folder, "a": "1"}
+
+
 async def test_patches_of_metadata_at_the_same_time_are_all_kept(client: ManagedClient) -> None:
     id = await client.new_session()
     patches = [{f"key{n}": str(n)} for n in range(8)]
