@@ -76,12 +76,15 @@ NEED_A_PART: dict[str, tuple[str, ...]] = {
     "real/test_claude_code_sessions.py": ("claude_code", "sessions"),
     "real/test_client_text.py": ("acp", "claude_code"),
     "real/test_large_outputs.py": ("acp",),
+    "real/test_managed_agents.py": ("claude_code", "managed_agents", "sessions"),
     "real/test_nothing_left.py": ("acp", "claude_code"),
     "real/test_ollama_packages.py": ("claude_code",),
     "real/test_recorded_twice.py": ("acp", "cassettes", "claude_code"),
     "real/test_run_on_codex.py": ("claude_code",),
     "real/test_several_agents.py": ("acp", "claude_code"),
     "real/test_tool_schemas.py": ("acp", "claude_code"),
+    "real/test_toolset_of_claude.py": ("claude_code", "sessions"),
+    "real/test_toolset_of_codex.py": ("sessions",),
 }
 """Files that import a part, and are left out where it is absent. Others have to be collected without any part, and what
 needs one has the mark `part`, or an agent of it as its case: there it has to fail without the part."""

@@ -28,6 +28,8 @@ from codex_proxy.process.warden import PR_SET_CHILD_SUBREAPER
 from tests.process.children import Recorder, command, have_ended, open_descriptors, pid_in, shell
 from tests.waiting import PATIENCE, eventually
 
+AT_REST = 4
+"""The descriptors of a spawner that starts nothing: the standard ones, and its socket."""
 ECHO = shell("while read line; do echo $line; done; exit 3")
 
 
@@ -203,9 +205,10 @@ async def test_a_spawner_is_closed_when_the_last_fork_has_replied_even_if_it_has
 
 async def test_a_spawner_without_descriptors_is_a_temporary_error(spawner: Spawner) -> None:
     child, _ = await spawn_echo()
-    open_now = psutil.Process(pid_of(spawner)).num_fds()
+    spawners = psutil.Process(pid_of(spawner))
+    await eventually(lambda: spawners.num_fds() <= AT_REST)  # it closes those of the first child
     soft, hard = resource.prlimit(pid_of(spawner), resource.RLIMIT_NOFILE)
-    resource.prlimit(pid_of(spawner), resource.RLIMIT_NOFILE, (open_now + 2, hard))
+    resource.prlimit(pid_of(spawner), resource.RLIMIT_NOFILE, (AT_REST + 2, hard))
     with pytest.raises(SpawnError, match="ulimit -n") as refused:
         await spawn(ECHO, Recorder())
     assert refused.value.temporary

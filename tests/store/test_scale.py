@@ -116,8 +116,8 @@ async def test_pages_of_ten_thousand_records_and_their_deletion_cost_the_same_ev
     assert (effort.statements < 20, effort.steps <= 1) == (True, True)
     effort = Effort(connections)
     assert await file_store.delete_record(OWNER, "session", "s1500")
+    assert effort.statements < 100  # what was below it is removed later, in small writes
     assert await file_store.record(OWNER, "item", "item_9999") is None
-    assert effort.statements < 100
 
 
 async def test_deleting_among_many_costs_what_is_deleted(
