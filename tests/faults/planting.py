@@ -51,18 +51,12 @@ GIVE_BACK: Final = (
 CONNECTION: Final = (
     "add_headers",
     "error_api_of",
-    "error_api_at",
-    "endpoint_of",
-    "area_of",
-    "_first_name",
-    "vendor_of",
-    "is_anthropic_client",
     "is_ollama_path",
     "_short",
     "_uncancel_if_stopping",
     "limit_stall",
 )
-"""What belongs to no answer, but to its connection: its head, whose API it is, and its line in the log."""
+"""What belongs to no answer, but to its connection: its head, and its line in the log."""
 
 
 class PlantedError(Exception):

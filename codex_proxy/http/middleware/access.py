@@ -142,8 +142,11 @@ async def check_access(request: web.Request) -> web.Response | None:
 
 def _check_vendor(request: web.Request) -> None:
     """Raises `Fault` for a path in a beta of OpenAI's, if no header says this, or that Anthropic's API is meant."""
-    area, vendor = area_of(request), vendor_of(request)
-    if area is None or not area.beta or vendor == "Anthropic":
+    area = area_of(request)
+    if area is None or not area.beta:
+        return
+    vendor = vendor_of(request)
+    if vendor == "Anthropic":
         return
     if area.of_two_vendors and vendor is None:
         message = (

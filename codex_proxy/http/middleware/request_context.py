@@ -78,12 +78,7 @@ async def provide_context(request: web.Request, handler: Handler) -> web.StreamR
     request[REPLY_HEADERS] = {}
     request[OWNER] = NO_KEY_OWNER
     request[PREPARED] = False
-    endpoint = endpoint_of(request)
-    if endpoint is not None:
-        request[ENDPOINT] = endpoint
-    request[ERROR_API] = error_api_at(request, endpoint)
     structlog.contextvars.bind_contextvars(req_id=request_id)  # each request has a task, and so a context
-    TURN_ORIGIN.set(TurnOrigin(request_id, "" if endpoint is None else endpoint.chapter))
     began = request[_BEGAN] = clock.monotonic()
     status = CLIENT_LEFT
     try:
@@ -106,8 +101,18 @@ def _short(notes: dict[str, object]) -> dict[str, object]:
     return {name: value[:MAX_NOTE] if isinstance(value, str) else value for name, value in notes.items()}
 
 
+def _find_endpoint(request: web.Request) -> None:
+    """Sets what the request asks for, and the API of its errors."""
+    endpoint = endpoint_of(request)
+    if endpoint is not None:
+        request[ENDPOINT] = endpoint
+    request[ERROR_API] = error_api_at(request, endpoint)
+    TURN_ORIGIN.set(TurnOrigin(request[REQUEST_ID], "" if endpoint is None else endpoint.chapter))
+
+
 async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
+        _find_endpoint(request)
         return await handler(request)
     except Fault as fault:
         request[NOTES]["error"] = fault.failure.kind.value
