@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from tests.waiting import PATIENCE
 
 
 @cache
@@ -31,3 +35,26 @@ def installed(*packages: str) -> Path:
             pytest.skip(f"npm cannot install {', '.join(packages)}: {run.stderr.strip()[-300:]}")
         done.touch()
     return folder
+
+
+async def run_beside(packages: Sequence[str], program: str, folder: Path, *arguments: str) -> str:
+    """What this program for node prints, run in a folder of its own beside these packages."""
+    modules = installed(*packages) / "node_modules"
+    folder = folder / "program"
+    folder.mkdir()
+    file = folder / "program.mjs"
+    file.write_text(program)
+    (folder / "node_modules").symlink_to(modules)
+    node = shutil.which("node")
+    assert node is not None, "npm comes with node"
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [node, str(file), *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

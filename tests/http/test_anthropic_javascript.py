@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +11,7 @@ import pytest
 from codex_proxy.commands.connect.clients import BY_NAME
 from codex_proxy.commands.connect.command import NO_KEY, ServerAccess
 from tests.http.serving import fake_proxy
-from tests.npm import installed
-from tests.waiting import PATIENCE
+from tests.npm import run_beside
 
 pytestmark = pytest.mark.exhaustive
 """npm has to install them first."""
@@ -26,33 +22,12 @@ TEXT = "Hello from the deterministic fake agent."
 CALLS = [["get_weather", {"city": "Paris"}], ["get_weather", {"city": "Rome"}]]
 
 
-async def run(program: str, folder: Path, *arguments: str) -> str:
-    """What this program prints, run beside the packages."""
-    packages = installed(*PACKAGES)
-    folder = folder / "program"
-    folder.mkdir()
-    file = folder / "program.mjs"
-    file.write_text(program)
-    (folder / "node_modules").symlink_to(packages / "node_modules")
-    node = shutil.which("node")
-    assert node is not None, "npm comes with node"
-    done = await asyncio.to_thread(
-        subprocess.run,
-        [node, str(file), *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.parametrize("dialect", ["proto", "app-server"])
 async def test_both_sdks_read_every_answer_streamed_as_whole(tmp_path: Path, dialect: str) -> None:
     async with fake_proxy(tmp_path, fake_dialect=dialect) as proxy:
-        told: dict[str, Any] = json.loads(await run(PROGRAM.read_text(), tmp_path, proxy.url))
+        told: dict[str, Any] = json.loads(
+            await run_beside(PACKAGES, PROGRAM.read_text(), tmp_path, proxy.url)
+        )
     for answer in told["sdk"].values():
         assert answer["streamed"] == answer["whole"]
     called = [block for block in told["sdk"]["tool_calls"]["whole"]["content"] if block["type"] == "tool_use"]
@@ -80,5 +55,5 @@ async def test_both_sdks_read_every_answer_streamed_as_whole(tmp_path: Path, dia
 async def test_the_javascript_that_connect_prints_gets_an_answer(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path) as proxy:
         target = ServerAccess(base_url=f"{proxy.url}/v1", model="codex-5", key=NO_KEY)
-        out = await run(target.fill(BY_NAME["anthropic-node"].text), tmp_path)
+        out = await run_beside(PACKAGES, target.fill(BY_NAME["anthropic-node"].text), tmp_path)
     assert out == f"{TEXT}\n"

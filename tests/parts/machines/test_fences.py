@@ -145,13 +145,6 @@ async def nodes(postgres_url: str) -> AsyncIterator[tuple[PostgresStore, Postgre
         await store.close()
 
 
-@pytest.fixture
-async def connection(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
-    connection = await asyncpg.connect(postgres_url)
-    yield connection
-    await connection.close()
-
-
 EXPIRE = "UPDATE codex_proxy.conversation_turns SET lease_until = '-infinity'"
 OLD_ENTER = """
 INSERT INTO codex_proxy.conversation_turns AS held (conversation, node, lease_until)

@@ -17,12 +17,6 @@ from tests.sdk_fields import unknown_fields
 
 
 @pytest.fixture
-async def proxy(tmp_path: Path) -> AsyncIterator[Proxy]:
-    async with fake_proxy(tmp_path) as proxy:
-        yield proxy
-
-
-@pytest.fixture
 async def api(proxy: Proxy) -> AsyncIterator[Any]:
     """`client.beta`."""
     async with sdk(proxy) as client:

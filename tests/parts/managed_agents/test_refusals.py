@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.access.keyed import key_header, keyed_proxy
-from tests.http.serving import Proxy, fake_proxy
+from tests.http.serving import Proxy
 from tests.parts.managed_agents.driving import HEADERS, TOOLSET, WEATHER, ask
 
 AGENT: dict[str, Any] = {"model": "codex-5", "name": "a"}
 SERVER = {"type": "url", "name": "desk", "url": "https://example.com/mcp"}
 ALLOWED = {"permission_policy": {"type": "always_allow"}}
 DESK = {"type": "mcp_toolset", "mcp_server_name": "desk", "default_config": ALLOWED}
-
-
-@pytest.fixture
-async def proxy(tmp_path: Path) -> AsyncIterator[Proxy]:
-    async with fake_proxy(tmp_path) as proxy:
-        yield proxy
 
 
 def toolset(**config: Any) -> list[dict[str, Any]]:

@@ -36,11 +36,6 @@ async def proxy(tmp_path: Path) -> AsyncIterator[Proxy]:
         yield proxy
 
 
-@pytest.fixture
-def client(proxy: Proxy) -> ManagedClient:
-    return ManagedClient(proxy)
-
-
 def naming(id: str, kind: str = "document", **more: Any) -> dict[str, Any]:
     """A content block that names a file."""
     return {"type": kind, "source": {"type": "file", "file_id": id}, **more}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +26,6 @@ from tests.parts.managed_agents.following import (
 )
 from tests.parts.sessions.driving import AgentsClient
 from tests.parts.sessions.driving import message as openai_message
-
-
-@pytest.fixture
-async def proxy(tmp_path: Path) -> AsyncIterator[Proxy]:
-    async with fake_proxy(tmp_path) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def client(proxy: Proxy) -> ManagedClient:
-    return ManagedClient(proxy)
 
 
 async def ids(client: ManagedClient, query: str) -> tuple[list[str], Any]:

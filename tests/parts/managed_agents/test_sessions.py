@@ -4,12 +4,9 @@ and in every stream.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 
-from tests.http.serving import Proxy, fake_proxy
+from tests.http.serving import Proxy
 from tests.parts.managed_agents.driving import sdk
 from tests.parts.managed_agents.following import (
     IDLE,
@@ -24,17 +21,6 @@ from tests.parts.managed_agents.following import (
     said,
 )
 from tests.parts.sessions.test_scenarios import SCENARIOS
-
-
-@pytest.fixture
-async def proxy(tmp_path: Path) -> AsyncIterator[Proxy]:
-    async with fake_proxy(tmp_path) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def client(proxy: Proxy) -> ManagedClient:
-    return ManagedClient(proxy)
 
 
 @pytest.mark.sampled(every=8, first=3)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.http.serving import Proxy, fake_proxy
+from tests.http.serving import Proxy
 
 OPENAI = {"OpenAI-Beta": "agents=v1"}
 ANTHROPIC = [
@@ -17,12 +15,6 @@ ANTHROPIC = [
     {"x-api-key": "k"},
     {"anthropic-version": "2023-06-01", "Authorization": "Bearer k"},
 ]
-
-
-@pytest.fixture
-async def proxy(tmp_path: Path) -> AsyncIterator[Proxy]:
-    async with fake_proxy(tmp_path) as proxy:
-        yield proxy
 
 
 def is_openai(body: Any) -> bool:

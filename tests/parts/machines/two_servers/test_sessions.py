@@ -47,13 +47,6 @@ async def clients(pair: Pair) -> tuple[AgentsClient, AgentsClient]:
     return AgentsClient(pair.one), AgentsClient(pair.two)
 
 
-@pytest.fixture
-async def connection(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
-    connection = await asyncpg.connect(postgres_url)
-    yield connection
-    await connection.close()
-
-
 async def held_session(client: AgentsClient) -> str:
     """A session whose agent works until `Pair.release`."""
     id: str = (await client.new_session(HELD_PROMPT))["id"]
