@@ -6,7 +6,7 @@ And nodes send each other messages. A store that one server uses alone has one h
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Final, Literal, NamedTuple, Protocol, Self, TypeAlias
 
 ONLY_EPOCH: Final = 0
 """The epoch of what cannot be taken over."""
@@ -16,17 +16,16 @@ NO_NODE: Final = ""
 """Instead of the id of the node that holds a record, if none does."""
 
 
-class RecordLease:
-    """The right to act on a record, until it is released or lost to another node."""
+class _UntilLost:
+    """Something that this node has of a record until it gives it back, or loses it."""
 
-    def __init__(self, leave: Callable[[RecordLease], None], epoch: int = ONLY_EPOCH) -> None:
-        self.epoch = epoch
+    def __init__(self, leave: Callable[[Self], None]) -> None:
         self.on_lost: Callable[[], None] = _nothing
-        """Called when another node has taken the record over."""
-        self._leave: Callable[[RecordLease], None] | None = leave
+        """Called once if it is lost."""
+        self._leave: Callable[[Self], None] | None = leave
 
-    def release(self) -> None:
-        """Lets any node take the record, once; never raises."""
+    def release(self: Self) -> None:
+        """Gives it back, once; never raises."""
         leave, self._leave = self._leave, None
         if leave is not None:
             leave(self)
@@ -37,26 +36,24 @@ class RecordLease:
             self.on_lost()
 
 
-class Following:
-    """Has the messages about a record sent to this node, until it is ended. `holder`: the node that held the record
-    when this had begun.
+class RecordLease(_UntilLost):
+    """The right to act on a record. When it is released any node may take the record; it is lost to one that has taken
+    the record over.
     """
 
-    def __init__(self, leave: Callable[[Following], None], holder: NodeId = NO_NODE) -> None:
+    def __init__(self, leave: Callable[[Self], None], epoch: int = ONLY_EPOCH) -> None:
+        super().__init__(leave)
+        self.epoch = epoch
+
+
+class Following(_UntilLost):
+    """Has the messages about a record sent to this node. `holder`: the node that held the record when this had begun.
+    It is lost when messages may be missing, since this node was stopped or cut off for too long.
+    """
+
+    def __init__(self, leave: Callable[[Self], None], holder: NodeId = NO_NODE) -> None:
+        super().__init__(leave)
         self.holder = holder
-        self.on_lost: Callable[[], None] = _nothing
-        """Called when messages may be missing, since this node was stopped or cut off for too long."""
-        self._leave: Callable[[Following], None] | None = leave
-
-    def end(self) -> None:
-        leave, self._leave = self._leave, None
-        if leave is not None:
-            leave(self)
-
-    def lose(self) -> None:
-        if self._leave is not None:
-            self._leave = None
-            self.on_lost()
 
 
 class WrittenRecords(NamedTuple):

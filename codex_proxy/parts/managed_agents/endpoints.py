@@ -81,6 +81,7 @@ _EVENTS_PAGE: Final = (
 _TYPES: Final = Parameter(
     "types[]", "query", {"type": "array", "items": TEXT_SCHEMA}, "Only events of these types."
 )
+_OF_EVENTS: Final = (*_EVENTS_PAGE, _ORDER, *_CREATED, *_LATER, _TYPES)
 _DELTAS: Final = Parameter(
     "event_deltas[]",
     "query",
@@ -146,7 +147,7 @@ _SESSIONS: Final = (
         f"GET {_SESSION}/events",
         session_handlers.list_managed_events,
         ObjectPage[Object],
-        parameters=(*_EVENTS_PAGE, _ORDER, *_CREATED, *_LATER, _TYPES),
+        parameters=_OF_EVENTS,
     ),
     endpoint(
         f"GET {_SESSION}/events/stream",
@@ -168,7 +169,7 @@ _SESSIONS: Final = (
         f"GET {_THREAD}/events",
         session_handlers.list_thread_events,
         ObjectPage[Object],
-        parameters=(*_EVENTS_PAGE, _ORDER, *_CREATED, *_LATER, _TYPES),
+        parameters=_OF_EVENTS,
     ),
     endpoint(
         f"GET {_THREAD}/stream",

@@ -476,7 +476,7 @@ class Sessions:
     def _on_no_readers(self, readers: SessionReaders) -> None:
         del self._readers[readers.owner, readers.session]
         if readers.following is not None:
-            readers.following.end()
+            readers.following.release()
 
     async def follow(self, owner: str, id: str, make: MakeReader) -> EventReader:
         """Returns a reader of what happens in a session from now on, at whichever server. Raises `Fault`."""
@@ -504,7 +504,7 @@ class Sessions:
                     await self._do(owner, id, Follow())
             except BaseException:
                 readers.following = None
-                following.end()
+                following.release()
                 raise
 
     def _on_told(self, told: Told) -> None:

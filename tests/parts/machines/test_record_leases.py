@@ -25,13 +25,6 @@ async def nodes(postgres_url: str) -> AsyncIterator[tuple[PostgresStore, Postgre
         await store.close()
 
 
-@pytest.fixture
-async def connection(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
-    connection = await asyncpg.connect(postgres_url)
-    yield connection
-    await connection.close()
-
-
 async def held_by(store: PostgresStore) -> RecordLease:
     """A new record, which the node holds from its write on."""
     written = await store.write_records(OWNER, [session("s", busy=True)], hold=KEY)
@@ -96,7 +89,7 @@ async def test_a_write_under_a_lease_that_another_node_has_taken_writes_nothing(
     assert raised.value.reason == "lease"
     assert await one.record(OWNER, "item", f"below {lost.epoch}") is None
     assert await two.leases.records.receive() == []
-    following.end()
+    following.release()
 
 
 async def test_an_earlier_lease_of_the_same_node_writes_nothing(
@@ -150,7 +143,7 @@ async def test_who_follows_gets_a_message_with_each_write(
     assert await two.leases.records.receive() == [b"one", b"two"]
     assert await two.leases.records.receive() == []
     assert await one.leases.records.receive() == []
-    following.end()
+    following.release()
     await two.leases.records.close()
     assert not await write(one, lease, b"after")
     assert await two.leases.records.receive() == []
