@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click import Command, Group, Option
@@ -32,11 +33,14 @@ USERS = {
     name: text for name, text in PAGES.items() if name not in DEVELOPERS and not name.startswith("migration")
 } | {name: (ROOT / f"{name}.md").read_text("utf-8") for name in ("README", "SECURITY")}
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
-OF_PARTS = {"cassettes": "cassettes", "agents-api": "sessions"}
-EACH_PAGE = [
-    pytest.param(name, marks=pytest.mark.part(OF_PARTS[name])) if name in OF_PARTS else name for name in USERS
-]
-"""The page of a part names what only its code has."""
+
+
+def each_page(**parts: str) -> list[Any]:
+    """The pages, each as a parameter. `parts`: the part without whose code a page names what is nowhere, by page."""
+    marks = {page.replace("_", "-"): pytest.mark.part(part) for page, part in parts.items()}
+    return [pytest.param(page, marks=marks.get(page, ())) for page in USERS]
+
+
 SOURCE = "\n".join(path.read_text("utf-8") for path in (ROOT / "codex_proxy").rglob("*.py"))
 OTHERS_FLAGS = frozenset(
     (
@@ -89,7 +93,7 @@ def test_every_flag_that_a_page_names_exists() -> None:
         assert named - known == set(), page
 
 
-@pytest.mark.parametrize("page", EACH_PAGE)
+@pytest.mark.parametrize("page", each_page(cassettes="cassettes", agents_api="sessions"))
 def test_every_header_of_this_server_that_a_page_names_exists(page: str) -> None:
     named = {
         name.lower() for name in re.findall(r"\bx-(?:codex|conc)-[a-z-]+[a-z]\b", USERS[page], re.IGNORECASE)
@@ -98,7 +102,7 @@ def test_every_header_of_this_server_that_a_page_names_exists(page: str) -> None
     assert {name for name in named if name not in source} == set()
 
 
-@pytest.mark.parametrize("page", EACH_PAGE)
+@pytest.mark.parametrize("page", each_page(cassettes="cassettes"))
 def test_every_error_code_that_a_page_names_exists(page: str) -> None:
     named = set(re.findall(r"\b[45]\d\d `([a-z]+(?:_[a-z]+)+)`", USERS[page]))
     assert {code for code in named if f'"{code}"' not in SOURCE} == set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import Retention
 from tests.store.stored import OWNER, conversation, turn
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 DAY = 86400.0
 
@@ -96,15 +97,22 @@ async def test_a_server_that_starts_with_a_clock_far_ahead_keeps_its_responses(
 
 
 async def test_a_server_that_starts_with_a_clock_far_behind_says_what_will_be_lost(tmp_path: Path) -> None:
+    swept = asyncio.Event()
+
+    class Watched(SqliteStore):
+        async def sweep(self) -> None:  # the step behind the warning
+            swept.set()
+            await super().sweep()
+
     clock = WrongClock()
     for days, warns in ((0, False), (-1, False), (-40, True)):
-        store = await SqliteStore.open(tmp_path / f"{days}.sqlite", clock=clock)
+        store = await Watched.open(tmp_path / f"{days}.sqlite", clock=clock)
         await turn(store, "resp_1", created=clock.day)
         now = WrongClock()
         now.day += days * DAY
+        swept.clear()
         with capture_logs() as logged:
             lifecycle = StoreLifecycle(store, now, durable=True)
-            for _ in range(2):  # the question when the store was last used, and what follows it
-                await store.stats()
+            await asyncio.wait_for(swept.wait(), PATIENCE)
             await lifecycle.close()
         assert [line["days"] for line in logged if line["event"] == "clock_behind"] == [40] * warns

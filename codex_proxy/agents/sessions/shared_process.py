@@ -222,9 +222,11 @@ class SharedTransport(Generic[S]):
 
     async def release(self, *, finished: bool) -> None:
         process = self.process
-        process.unhealthy = process.unhealthy or not finished
-        process.completed_turn = process.completed_turn or (self.has_begun and finished and process.alive)
-        process.close_channel(self.channel)
+        try:
+            process.unhealthy = process.unhealthy or not finished
+            process.completed_turn = process.completed_turn or (self.has_begun and finished and process.alive)
+        finally:  # whatever has broken, the turn ends
+            process.close_channel(self.channel)
 
     def close_stdin(self) -> None:
         raise RuntimeError("stdin of a process that serves several turns stays open")

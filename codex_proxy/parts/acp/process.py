@@ -424,9 +424,11 @@ class AcpTransport(SharedTransport[AcpProcess]):
 
     async def release(self, *, finished: bool) -> None:
         self._reader = None
-        if self._endpoint is not None:
-            self._endpoint.close()
-        await super().release(finished=finished)
+        try:
+            if self._endpoint is not None:
+                self._endpoint.close()
+        finally:
+            await super().release(finished=finished)
 
     def _on_tool_server_message(self, message: Input) -> None:
         if self._reader is not None:
