@@ -64,7 +64,7 @@ def beyond_sandbox(event: ApprovalRequested, turn: Turn) -> str:
     if turn.sandbox == "read-only":
         return READ_ONLY
     paths = [path for change in details.changes for path in (change.path, change.moved_to) if path]
-    found = [_beyond_folder(path, turn.workdir) for path in paths] or [OUTSIDE]
+    found = [outside_folder(path, turn.workdir) for path in paths] or [OUTSIDE]
     return next(filter(None, found), "")
 
 
@@ -84,9 +84,9 @@ def _reads_within(use: ToolUse, folder: str) -> bool:
     return (read == root or is_inside(read, root)) and ".." not in "".join(rest).split(os.sep)
 
 
-def _beyond_folder(path: str, folder: str) -> str:
-    """Returns why a file of a patch may not be changed; empty if it may. No part of its path in the folder may be a
-    link: it could lead elsewhere when the patch is applied.
+def outside_folder(path: str, folder: str) -> str:
+    """Returns why a file is not one that patches of a turn in this folder may change; empty if it is. No part of its
+    path in the folder may be a link: it could lead elsewhere when the patch is applied.
     """
     if path.startswith("~"):
         return OUTSIDE

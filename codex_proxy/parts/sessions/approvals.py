@@ -4,8 +4,9 @@ tools of MCP servers, which is the only one that clients know. Source: docs/agen
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypedDict
 
 import msgspec
 from msgspec.structs import replace
@@ -15,7 +16,8 @@ from codex_proxy.core.events import ApprovalRequested
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import ActionDetails, FileDiff, ToolUse
 from codex_proxy.core.json_values import UNREADABLE
-from codex_proxy.core.shown_text import one_line
+from codex_proxy.core.shown_text import escape, one_line
+from codex_proxy.parts.sessions.rules import Rule, rule_of
 
 Choice: TypeAlias = Literal["approve", "deny", "cancel"]
 """What a client decides. The API lets the turn go on after `cancel`, too, so it is the same as `deny`."""
@@ -37,7 +39,8 @@ MAY_NOT_ASK: Final = Failure(
 class Ask(msgspec.Struct, frozen=True, tag="ask"):
     """A question. `asked`: what the agent calls it, within one run; empty until the agent has asked. `item`: the id of
     the entry of the call, if it is told. `answered`: empty until there is an answer; `denial`: its words, if it denies
-    with some.
+    with some. `rule`: what an answer for the session permits; None if only this can be permitted. `for_session`:
+    whether the answer is one for the session, or such an answer has permitted this.
     """
 
     request_id: str
@@ -50,6 +53,14 @@ class Ask(msgspec.Struct, frozen=True, tag="ask"):
     answered: Choice | Literal[""] = ""
     item: str = ""
     denial: str = ""
+    rule: Rule | None = None
+    for_session: bool = False
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of what is asked, in hexadecimal: who answers tells by it what was shown."""
+        asked = {"server_label": self.server_label, "name": self.name, "arguments": self.arguments}
+        return hashlib.sha256(msgspec.json.encode(asked, order="sorted")).hexdigest()
 
     @property
     def decision(self) -> Decision:
@@ -65,6 +76,14 @@ class Approval(msgspec.Struct, frozen=True, tag="approval"):
     denial: str = ""
     once: bool = False
     """Whether the same answer again is an error."""
+    digest: str = ""
+    """That of the question as it was shown; empty if the client does not tell it."""
+    for_session: bool = False
+    """Whether the question's rule is permitted for the rest of the session."""
+
+    def applied_to(self, ask: Ask) -> Ask:
+        """Returns the question with this answer."""
+        return replace(ask, answered=self.choice, denial=self.denial, for_session=self.for_session)
 
 
 def request_id_of(item: str) -> str:
@@ -72,6 +91,13 @@ def request_id_of(item: str) -> str:
     answer before the agent has asked.
     """
     return f"mcpr_{item.partition('_')[2]}"
+
+
+class TurnRules(NamedTuple):
+    """What rules need to know of a turn: its folder, without links, and what needs no answer in it."""
+
+    folder: str = ""
+    permitted: tuple[Rule, ...] = ()
 
 
 class TurnAsks:
@@ -106,7 +132,9 @@ class TurnAsks:
         """Adds a question with an answer that the agent has not asked yet."""
         self._early[ask.request_id] = ask
 
-    def ask(self, event: ApprovalRequested, item: str, turn: str, new_id: Callable[[], str]) -> Ask:
+    def ask(
+        self, event: ApprovalRequested, item: str, turn: str, new_id: Callable[[], str], rules: TurnRules
+    ) -> Ask:
         """Returns a question that the agent asks now, with its answer if it has one. `item`: the id of the entry of the
         call; empty if it is not known.
         """
@@ -115,9 +143,13 @@ class TurnAsks:
             id = new_id()
         self._asked.add(id)
         ask, early = replace(ask_of(event, id, turn), item=item), self._early.pop(id, None)
-        if early is None:
+        ask = replace(ask, rule=rule_of(event, rules.folder))
+        if early is not None:
+            answered = replace(ask, answered=early.answered, denial=early.denial)
+        elif ask.rule is not None and ask.rule in rules.permitted:
+            answered = replace(ask, answered="approve", for_session=True)
+        else:
             return ask
-        answered = replace(ask, answered=early.answered, denial=early.denial)
         self._answered.append(answered)
         return answered
 
@@ -195,4 +227,33 @@ def ask_object(ask: Ask) -> dict[str, Any]:
             "arguments": ask.arguments,
             "message": ask.message,
         },
+    }
+
+
+class SessionAsk(TypedDict):
+    """An open question, as a person is shown it. `digest` goes back with the answer; `rule` is the sentence that says
+    what an answer for the session permits, null if there is none.
+    """
+
+    request_id: str
+    turn_id: str
+    name: str
+    arguments: Any
+    message: str
+    server_label: str
+    digest: str
+    rule: str | None
+
+
+def session_ask(ask: Ask) -> SessionAsk:
+    """Returns an open question. Its `arguments` are as the agent has told them: escape them where they are shown."""
+    return {
+        "request_id": ask.request_id,
+        "turn_id": ask.turn,
+        "name": ask.name,
+        "arguments": ask.arguments,
+        "message": escape(ask.message),
+        "server_label": ask.server_label,
+        "digest": ask.digest,
+        "rule": None if ask.rule is None else ask.rule.sentence,
     }

@@ -12,9 +12,10 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec.structs import asdict, replace
 
-from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
+from codex_proxy.core.shown_text import excerpt
 from codex_proxy.parts.sessions.agents import AgentSettings
-from codex_proxy.parts.sessions.approvals import Approval
+from codex_proxy.parts.sessions.approvals import Approval, Ask
 from codex_proxy.parts.sessions.sessions import CallResult, Content, FileResource, Session
 
 
@@ -113,6 +114,35 @@ NOT_OPEN: Final = "not_open"
 
 def conflict(message: str) -> Fault:
     return Fault(Failure(FaultKind.CONFLICT, message))
+
+
+def is_new_answer(given: Approval, ask: Ask | None, session: Session) -> bool:
+    """Whether an answer is new, and not the one that the question has already. `ask`: the question with its id, if the
+    session has one, also of an earlier turn. Raises `Fault` for an answer that nobody waits for, that is to another
+    question than was shown, or that permits what is not offered.
+    """
+    id = excerpt(given.request_id)
+    if given.digest and (ask is None or not ask.asked):
+        raise Fault.of(FaultKind.NOT_FOUND, f"Approval request with id '{id}' not found.")
+    if ask is None:
+        raise bad_request(f"Unknown pending approval request: {id}", "events")
+    if given.digest and given.digest != ask.digest:
+        raise conflict(
+            f"The approval request '{id}' asks for something else: read it again, and answer that."
+        )
+    if (ask.answered, ask.denial, ask.for_session) == (given.choice, given.denial, given.for_session):
+        return False
+    if ask.answered:
+        raise conflict(f"The approval request '{id}' has another answer already.")
+    if session.turn != ask.turn:
+        raise conflict(f"The turn of the approval request '{id}' has ended without an answer.")
+    if ask.asked and ask not in session.open_asks:
+        raise conflict(f"The agent no longer waits for an answer to the approval request '{id}'.")
+    if given.for_session and ask.rule is None:
+        raise bad_request(
+            "This cannot be permitted for the session, only once: leave 'for_session' out.", "for_session"
+        )
+    return True
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from codex_proxy.http.endpoint import AnswerType, Endpoint, Handler, Kind, Param
 from codex_proxy.http.listing import MAX_PAGE_ITEMS
 from codex_proxy.parts.sessions import handlers, wire
 from codex_proxy.parts.sessions.agents import Agent, AgentDeleted
+from codex_proxy.parts.sessions.answers import answer_ask
 from codex_proxy.parts.sessions.service import SESSIONS, Sessions
 from codex_proxy.parts.sessions.sessions import AgentSession, Environment, SessionDeleted, Turn
 from codex_proxy.parts.sessions.subagents import SubagentObject
@@ -66,6 +67,7 @@ _IDEMPOTENCY: Final = Parameter(
 _IDS: Final = {
     "id": "The id of the agent, session or environment.",
     "turn_id": "The id of a turn.",
+    "request_id": "The id of an approval request.",
     "subagent_id": "The id of a subagent.",
 }
 
@@ -159,6 +161,14 @@ ENDPOINTS: Final = (
         head=False,
         streams=Object,
         parameters=(_OBFUSCATION,),
+    ),
+    _endpoint(
+        f"POST {_SESSION}/asks/{{request_id}}",
+        answer_ask,
+        None,
+        kind="turn",
+        status="202",
+        body=wire.AnswerBody,
     ),
     _endpoint(f"GET {_SESSION}/items", handlers.list_session_items, ItemList[Object], parameters=_FREE_PAGE),
     _endpoint(f"GET {_SESSION}/turns", handlers.list_session_turns, ItemList[Turn], parameters=_PAGE),

@@ -19,7 +19,15 @@ from codex_proxy.core.faults import UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.core.own_errors import trace_of
 from codex_proxy.core.turn import fixed_by_session
 from codex_proxy.parts.sessions.approvals import MAY_NOT_APPROVE, Approval, Ask
-from codex_proxy.parts.sessions.commands import HeldMessages, Interrupt, Result, Submitted, conflict, once
+from codex_proxy.parts.sessions.commands import (
+    HeldMessages,
+    Interrupt,
+    Result,
+    Submitted,
+    conflict,
+    is_new_answer,
+    once,
+)
 from codex_proxy.parts.sessions.commits import Commits
 from codex_proxy.parts.sessions.conversation import input_items, message_item
 from codex_proxy.parts.sessions.records import (
@@ -289,10 +297,10 @@ class LiveSession:
     async def _apply_answer(self, given: Approval, now: int) -> Ask | None:
         id = given.request_id
         ask = self.state.ask(id) or await self._service.store.ask(self.owner, self.session.id, id)
-        if ask is not None and not self._service.responses.clients.by_name(self.owner).may_approve:
+        if ask is not None and not self._may_approve():
             raise Fault(MAY_NOT_APPROVE)
         with once(given.once, id):
-            if not self.state.is_new_answer(given, ask):
+            if not is_new_answer(given, ask, self.session):
                 if given.once:
                     raise conflict("The approval request has its answer already.")
                 return None
@@ -301,6 +309,10 @@ class LiveSession:
         assert ask is not None, "a new answer has a question"
         self.state.add_answer(given, ask, now)
         return self.state.ask(id)
+
+    def _may_approve(self) -> bool:
+        """Whether the session's key may answer questions now. Raises `Fault` if it is no longer valid."""
+        return self._service.responses.clients.by_name(self.owner).may_approve
 
     def _pass_on(self, ask: Ask) -> None:
         """Gives the agent the answer; the last one when the run has its place again."""
@@ -478,7 +490,7 @@ class LiveSession:
         made_with = "" if run.turn.stored_session is None else fixed_by_session(run.turn)
         agent = self._service.responses.runs.services.agent_of(run.turn).name
         async with self.lock:
-            self.state.on_run_began(self._service.now(), agent, made_with)
+            self.state.on_run_began(self._service.now(), agent, made_with, run.turn.workdir)
             await self._commit_surely()
         cursor = run.log.cursor()
         try:
@@ -491,10 +503,13 @@ class LiveSession:
                 ended = events[-1] if events and isinstance(events[-1], TurnEnded) else None
                 long = cursor.has_long_answer and have_an_end(events)
                 async with self.lock:
+                    self.state.rules_apply = not self.session.rules or self._may_approve()
                     shown, waited = events if ended is None else events[:-1], self.asks
                     await beside_the_loop(partial(self.state.feed, shown, self._service.now()), long=long)
                     await self._commit_surely(long=long)
                     for ask in self.state.turn_asks.take_answered():
+                        if ask.for_session and ask.rule is not None:
+                            log.info("approved_by_rule", session=self.session.id, kind=ask.rule.kind)
                         self._pass_on(ask)
                     if self.asks:
                         self._wait_for_answers()

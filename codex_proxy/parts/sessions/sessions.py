@@ -35,6 +35,7 @@ from codex_proxy.core.items import (
 )
 from codex_proxy.parts.sessions.agents import AgentSettings, SessionAgent, session_agent_object
 from codex_proxy.parts.sessions.approvals import Ask, ask_object, json_value
+from codex_proxy.parts.sessions.rules import Rule
 from codex_proxy.parts.sessions.subagent_calls import call_fields
 from codex_proxy.surfaces.answers.renderer import Count, Object, Yes
 
@@ -136,6 +137,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether the log has last told that a turn runs."""
     threads: tuple[AgentThread, ...] = ()
     """The agent's own sessions: the last one goes on, those before it could not. All are deleted with the session."""
+    rules: tuple[Rule, ...] = ()
+    """What the client has permitted for the rest of the session."""
 
     @property
     def thread(self) -> AgentThread | None:

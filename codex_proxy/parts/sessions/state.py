@@ -25,7 +25,7 @@ from codex_proxy.core.events import (
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.items import HistoryMessage, ItemStatus
 from codex_proxy.core.shown_text import excerpt
-from codex_proxy.parts.sessions.approvals import Approval, Ask, TurnAsks
+from codex_proxy.parts.sessions.approvals import Approval, Ask, TurnAsks, TurnRules
 from codex_proxy.parts.sessions.commands import WAITING, Result, conflict
 from codex_proxy.parts.sessions.conversation import content_said
 from codex_proxy.parts.sessions.log import (
@@ -42,6 +42,7 @@ from codex_proxy.parts.sessions.log import (
     Waits,
 )
 from codex_proxy.parts.sessions.render import EventObject, TurnRenderer, error_event, turn_event
+from codex_proxy.parts.sessions.rules import with_rule, without_tools
 from codex_proxy.parts.sessions.sessions import (
     AgentThread,
     Batch,
@@ -119,7 +120,9 @@ class SessionState:
         """Whether readers know that no turn goes on."""
         self._failed = False
         """Whether the last turn has failed."""
-        self._agent = self._made_with = ""
+        self._agent = self._made_with = self._folder = ""
+        self.rules_apply = True
+        """Whether the session's rules answer questions: whose key lost the right to answer has none."""
         self._called = False
         """Whether the run has called functions of the client."""
         self._cancelled = False
@@ -188,9 +191,12 @@ class SessionState:
 
     def change(self, session: Session, now: int, fields: Mapping[str, Any] | None = None) -> None:
         """Replaces the settings, metadata, title and files of the session by those of `session`, and whether it is
-        archived. `fields`: what has changed, as the log is to tell it.
+        archived. `fields`: what has changed, as the log is to tell it. With other tools, what is permitted of MCP
+        servers no longer is: another server may have the label.
         """
+        same = session.agent.tools == self.session.agent.tools
         self._set(
+            rules=self.session.rules if same else without_tools(self.session.rules),
             agent=session.agent,
             metadata=session.metadata,
             title=session.title,
@@ -299,28 +305,13 @@ class SessionState:
             return found
         return self.turn_asks.expected(id, self._renderer.calls_to_ask(), self.turn.id)
 
-    def is_new_answer(self, given: Approval, ask: Ask | None) -> bool:
-        """Whether an answer is new, and not the one that the question has already. `ask`: the question with its id, if
-        the session has one, also of an earlier turn. Raises `Fault` for an answer that nobody waits for.
-        """
-        id = excerpt(given.request_id)
-        if ask is None:
-            raise bad_request(f"Unknown pending approval request: {id}", "events")
-        if (ask.answered, ask.denial) == (given.choice, given.denial):
-            return False
-        if ask.answered:
-            raise conflict(f"The approval request '{id}' has another answer already.")
-        if self.turn is None or self.turn.id != ask.turn:
-            raise conflict(f"The turn of the approval request '{id}' has ended without an answer.")
-        if ask.asked and ask not in self.session.open_asks:
-            raise conflict(f"The agent no longer waits for an answer to the approval request '{id}'.")
-        return True
-
     def add_answer(self, given: Approval, ask: Ask, now: int) -> None:
         """Adds an answer that is new. With the last one that the turn waits for, the turn goes on. An answer to a
         question that the agent has not asked yet waits for that.
         """
-        answered = self._asks[ask.request_id] = replace(ask, answered=given.choice, denial=given.denial)
+        answered = self._asks[ask.request_id] = given.applied_to(ask)
+        if answered.rule is not None and answered.for_session:
+            self._set(rules=with_rule(self.session.rules, answered.rule))
         call, approve = ask.item or ask.request_id, given.choice == "approve"
         self._told.append(Decided(self._log.number(), call, approve, given.denial))
         if ask.asked:
@@ -359,10 +350,12 @@ class SessionState:
 
     # --- what the agent does ------------------------------------------------------------------------
 
-    def on_run_began(self, now: int, agent: str = "", made_with: str = "") -> None:
-        """Notes that the agent works on the turn. `agent`, `made_with`: see `AgentThread`."""
+    def on_run_began(self, now: int, agent: str = "", made_with: str = "", folder: str = "") -> None:
+        """Notes that the agent works on the turn. `agent`, `made_with`: see `AgentThread`. `folder`: where it works,
+        without links.
+        """
         assert self.turn is not None, "a run has a turn"
-        self._agent, self._made_with = agent, made_with
+        self._agent, self._made_with, self._folder = agent, made_with, folder
         if self.turn.started_at is None:
             self._set_turn(status="in_progress", started_at=now)
             self._tell_turn("in_progress")
@@ -545,10 +538,13 @@ class SessionState:
         asks = list[Ask]()
         for event in renderer.asks:
             item = renderer.entry_id(event.item_id)
-            ask = self.turn_asks.ask(event, item, turn.id, partial(renderer.new_id, "mcpr"))
+            rules = TurnRules(self._folder, self.session.rules if self.rules_apply else ())
+            ask = self.turn_asks.ask(event, item, turn.id, partial(renderer.new_id, "mcpr"), rules)
             self._asks[ask.request_id] = ask
             if not ask.answered:
                 asks.append(ask)
+            elif ask.for_session:
+                self._told.append(Decided(self._log.number(), ask.item or ask.request_id, approve=True))
         renderer.asks = []
         if asks:
             self._set_turn(status="waiting", items=renderer.items)  # whose ids were counted, too

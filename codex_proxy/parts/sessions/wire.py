@@ -20,6 +20,9 @@ M = TypeVar("M", bound=RequestModel)
 MAX_TOOL_BYTES: Final = 3 << 20
 """Maximum bytes of an agent's tools as compact JSON, as at OpenAI."""
 
+MAX_WORDS: Final = 10_000
+"""Maximum characters of what the model is told of a denial."""
+
 Text: TypeAlias = Annotated[str, Field(min_length=1, max_length=TEXT_LIMIT)]
 
 
@@ -355,6 +358,18 @@ class EventsBody(RequestModel, extra="allow"):
     """The body of `POST /v1/agents/sessions/{id}/events`."""
 
     events: Annotated[list[InputEvent], Field(max_length=1000)]
+
+
+class AnswerBody(RequestModel, extra="allow"):
+    """The body of `POST /v1/agents/sessions/{id}/asks/{request_id}`."""
+
+    decision: Literal["approve", "deny"]
+    digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    """That of the question, as it was shown."""
+    for_session: bool | None = None
+    """Whether what the question's `rule` says is permitted from now on."""
+    message: Annotated[str | None, Field(max_length=MAX_WORDS)] = None
+    """What the model is told of a denial."""
 
 
 # --- parsing ------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from codex_proxy.core.events import (
 from codex_proxy.core.items import Message, ToolCall
 from codex_proxy.parts.sessions.agents import AgentSettings
 from codex_proxy.parts.sessions.approvals import Approval, Ask, Choice
-from codex_proxy.parts.sessions.commands import Result
+from codex_proxy.parts.sessions.commands import Result, is_new_answer
 from codex_proxy.parts.sessions.log import Logged
 from codex_proxy.parts.sessions.sessions import (
     Call,
@@ -114,7 +114,7 @@ class Driven:
         """A client answers a question. Returns whether that is new, and what was told."""
         given = Approval(request_id, choice, denial)
         ask = self.state.ask(request_id) or self.asks.get(request_id)
-        new = self.state.is_new_answer(given, ask)
+        new = is_new_answer(given, ask, self.state.session)
         if new and ask is not None:
             self.state.add_answer(given, ask, 5)
         return new, self.take()
