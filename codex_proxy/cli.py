@@ -131,6 +131,21 @@ def doctor(config_file: Path | None, as_json: bool, every_setting: bool, **flags
     sys.exit(0 if checkup.ok else 1)
 
 
+@main.command(short_help="List the agents by name: installed, signed in, and how to get them.")
+@JSON_OPTION
+@SETTINGS_OPTION
+def agents(as_json: bool, settings: Any) -> None:
+    """List the agents that this server knows by name, what is installed and signed in, and how to get the others.
+
+    Nothing is started but a program for its release, and nobody is asked over a network: `?` is what only a start
+    would tell. docs/agents.md explains what each agent can do.
+    """
+    from codex_proxy.commands import agents as command
+
+    found = asyncio.run(command.known_agents(settings, os.environ))
+    _print(command.as_json(found) if as_json else command.as_text(found), as_json=as_json)
+
+
 @main.command(short_help="Set up a client (an editor, an SDK) to use this server.")
 @click.argument("client", required=False)
 @click.option(

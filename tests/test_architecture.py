@@ -41,7 +41,7 @@ WIRING = frozenset({"app", "commands", "parts", "settings"})
 
 AGENT_WIRING = (
     r"codex_proxy\.agents\.(registry|spec)",
-    r"codex_proxy\.agents\.\w+\.(checks|settings|(\w+_)?(specs?|setup))",
+    r"codex_proxy\.agents\.\w+\.(checks|settings|(\w+_)?(specs?|setup|installation))",
     r"codex_proxy\.agents\.configured\.agents",
 )
 """Modules of `agents` that belong to them, too: what is made from settings, and what `doctor` runs."""

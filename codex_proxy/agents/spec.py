@@ -10,6 +10,7 @@ import msgspec
 
 from codex_proxy.core.checks import Check
 from codex_proxy.core.faults import UserError
+from codex_proxy.core.installation import Installation
 from codex_proxy.process.launch import ChildLimits, child_environment
 
 if TYPE_CHECKING:
@@ -77,6 +78,10 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     check: Callable[[AgentContext], Awaitable[list[Check]]]
     """Returns the checks of `doctor`: whether a turn would work, without running one. Ends every process that it
     starts. Raises `OSError` for the agent's files and folders.
+    """
+    installation: Callable[[AgentContext], Awaitable[Installation]] | None = None
+    """Returns what is known of the agent without a start of it, for `codex-proxy agents`; None: it is not in that list.
+    Asks at most the program for its release, and nobody over a network.
     """
     capabilities: frozenset[Capability] = frozenset()
     """What the agent can do. A request that needs more is refused."""

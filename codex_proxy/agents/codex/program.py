@@ -109,6 +109,8 @@ NEWEST_TESTED: Final = max(TESTED_RELEASES)
 
 OLDEST_SERVED: Final = Version(0, 136, 0)
 """The oldest release whose app-server is used: the releases of six months, of June 2026 and later."""
+NEWEST_WITH_PROTO: Final = Version(0, 42, 0)
+"""The last release with `codex proto`."""
 BUILT_BY_HAND: Final = Version(0, 0, 0)
 """What a Codex reports that somebody has built from its source."""
 

@@ -18,6 +18,7 @@ from codex_proxy.agents.sessions.child_per_turn import ChildPerTurnAgent, ChildS
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.checks import Check, CheckBuilder
+from codex_proxy.core.installation import Installation
 from codex_proxy.process.child import Command
 
 ROOT = str(Path(codex_proxy.__file__).parent.parent)
@@ -86,3 +87,7 @@ async def check(context: AgentContext) -> list[Check]:
     message = "The embedded fake agent is chosen: its answers are made up."
     advice = "For real answers, install Codex, sign in, and omit --agent."
     return [CheckBuilder("agent", kind="fake").warning(message, advice)]
+
+
+async def installation(_: AgentContext) -> Installation:
+    return Installation(installed=True, version=__version__)

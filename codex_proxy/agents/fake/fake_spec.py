@@ -33,6 +33,7 @@ SPEC = AgentSpec(
     summary="embedded; its answers are the same every time",
     make=later("codex_proxy.agents.fake.fake_setup:make"),
     check=later("codex_proxy.agents.fake.fake_setup:check"),
+    installation=later("codex_proxy.agents.fake.fake_setup:installation"),
     capabilities=PROTO_CAPABILITIES,
     variants={
         "proto": PROTO_CAPABILITIES,

@@ -77,9 +77,8 @@ async def _plain_turns_check(launch: AcpLaunch, plain: PlainConfinement) -> Chec
 
 
 def _start_failure_check(preset: AcpPreset, message: str, command_setting: str) -> Check:
-    advice = (
-        f"Install it: npm install -g {preset.package}" if preset.package else f"Look at {command_setting}."
-    )
+    install = install_command(preset)
+    advice = f"Install it: {install}" if install else f"Look at {command_setting}."
     return CheckBuilder("agent").failed(message, advice)
 
 
@@ -124,6 +123,11 @@ def _session_check(program: Program, process: AcpProcess) -> Check:
     return checking.ok(
         f"A session can be opened, with {len(options.models())} models, in the mode {mode or 'that it chose'}."
     )
+
+
+def install_command(preset: AcpPreset) -> str:
+    """Returns the command that installs the preset's program; empty without a preset."""
+    return f"npm install -g {preset.package}" if preset.package else ""
 
 
 def launch_of(preset: AcpPreset, context: AgentContext) -> AcpLaunch:
@@ -257,7 +261,8 @@ def with_program(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
     program, preset = launch.command.argv[0], launch.preset
     if os.sep in program or shutil.which(program, path=launch.command.env.get("PATH", os.defpath)):
         return launch
-    how = f"Install it (`npm install -g {preset.package}`)" if preset.package else "Install it"
+    install = install_command(preset)
+    how = f"Install it (`{install}`)" if install else "Install it"
     raise NoAgentError(
         f"{preset.title} was not found: {program} is not on PATH. {how}, or set its command "
         f"with {context.where_set('agent_command', 'acp.command')}."

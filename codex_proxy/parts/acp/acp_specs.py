@@ -23,6 +23,7 @@ def _spec(preset: AcpPreset, summary: str) -> AgentSpec:
         summary=summary,
         make=later("codex_proxy.parts.acp.acp_setup:make", preset),
         check=later("codex_proxy.parts.acp.acp_setup:check", preset),
+        installation=later("codex_proxy.parts.acp.acp_installation:installation", preset),
         capabilities=CAPABILITIES,
         family="ACP",
         confined=preset.sandboxed,

@@ -81,6 +81,13 @@ class AcpPreset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     keys: tuple[str, ...] = ()
     """Variables with the agent's settings and credentials, which are passed on."""
     sign_in: str = ""
+    """What to do to sign in, in a sentence."""
+    key_variables: tuple[str, ...] = ()
+    """Those of `keys` that suffice to be signed in, each alone."""
+    sign_in_files: tuple[str, ...] = ()
+    """Paths in the user's home that are there when the user has signed in. There may be other ways to do that."""
+    home_variable: str = ""
+    """The variable that names another folder in place of the first one in each of `sign_in_files`."""
     errors_as_text: bool = False
     """Whether a failed turn ends like a good one, with a text that begins with `Error: ` and without usage (`Info: `: a
     retry).
@@ -167,6 +174,8 @@ GEMINI: Final = AcpPreset(
         "/etc/gemini-cli/settings.json",
         {"experimental": {"autoMemory": False}, "privacy": {"usageStatisticsEnabled": False}},
     ),
+    key_variables=("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_APPLICATION_CREDENTIALS"),
+    sign_in_files=(".gemini/oauth_creds.json",),
     sign_in="Run `gemini` once and sign in, or set GEMINI_API_KEY.",
     silence_hint="Gemini CLI reports nothing while its model provider is overloaded or fails: it retries up to 10 "
     'times. With `"general": {"maxAttempts": 1}` in its settings.json it reports the error at once.',
@@ -207,6 +216,8 @@ QWEN: Final = AcpPreset(
     ),
     keys=("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL", "DASHSCOPE_API_KEY", "QWEN_MODEL"),
     state_folders=(".qwen",),
+    key_variables=("OPENAI_API_KEY", "DASHSCOPE_API_KEY"),
+    sign_in_files=(".qwen/oauth_creds.json",),
     sign_in="Run `qwen` once and sign in, or set OPENAI_API_KEY (and OPENAI_BASE_URL, OPENAI_MODEL).",
     silence_hint="Qwen Code reports nothing while its model provider is overloaded or fails: it retries for "
     "more than a minute.",
@@ -234,6 +245,8 @@ OPENCODE: Final = AcpPreset(
     state_folders=(
         *(".local/share/opencode", ".local/state/opencode", ".config/opencode", ".cache/opencode"),
     ),
+    key_variables=("OPENCODE_API_KEY",),
+    sign_in_files=(".local/share/opencode/auth.json",),
     sign_in="Run `opencode auth login`.",
     error_log=r'message="stream error" .*?\bsession\.id=(?P<session>\S+) small=false .*?\berror\.error="(?:\w+: )?'
     r'(?P<error>(?:[^"\\]|\\.)*)',
@@ -257,6 +270,8 @@ COPILOT: Final = AcpPreset(
     ),
     state_folders=(".copilot", ".cache/copilot"),
     sign_ins=(".config/gh",),
+    key_variables=("GH_TOKEN", "GITHUB_TOKEN", "COPILOT_GITHUB_TOKEN", "COPILOT_PROVIDER_API_KEY"),
+    sign_in_files=(".config/gh/hosts.yml",),
     sign_in="Run `copilot login`.",
     silence_hint="Copilot CLI reports nothing while its model provider limits its rate: it retries for up "
     "to a minute.",
@@ -285,6 +300,9 @@ CLAUDE_ACP: Final = AcpPreset(
     keys=_CLAUDE_KEYS,
     state_folders=(".claude",),
     state_files=(".claude.json",),
+    key_variables=("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
+    sign_in_files=(".claude/.credentials.json",),
+    home_variable="CLAUDE_CONFIG_DIR",
     sign_in="Run `claude` once and sign in, or set ANTHROPIC_API_KEY.",
 )
 CODEX_ACP: Final = AcpPreset(
@@ -310,6 +328,9 @@ CODEX_ACP: Final = AcpPreset(
     titled_by="_session/rename",
     state_files=(".codex",),
     keys=("OPENAI_API_KEY", "CODEX_API_KEY"),
+    key_variables=("OPENAI_API_KEY", "CODEX_API_KEY"),
+    sign_in_files=(".codex/auth.json",),
+    home_variable="CODEX_HOME",
     sign_in="Run `codex login`, or set OPENAI_API_KEY.",
     null_usage_fails=True,
     adds_skills=True,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 from codex_proxy.agents.agent import Agent
@@ -16,12 +19,14 @@ from codex_proxy.agents.confinement.plain_turns import PlainConfinement
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.core.checks import Check, CheckBuilder, failed_check
 from codex_proxy.core.faults import Fault
+from codex_proxy.core.installation import Installation
 from codex_proxy.files.private import make_folder, temporary_folder
 from codex_proxy.parts import own_settings
 from codex_proxy.parts.claude_code import ClaudeCodeSettings
 from codex_proxy.parts.claude_code.agent import UNMARKED, ClaudeCodeAgent, ClaudeProcesses, request_initialize
 from codex_proxy.parts.claude_code.launch import (
     ALLOWED_NAMES,
+    CLOUD_NAMES,
     FIRST_WITH_MARK,
     KEY_NAMES,
     NEWEST_TESTED,
@@ -37,10 +42,8 @@ from codex_proxy.process.child import Command, run_short
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.protected_paths import unreadable_paths
 
-NO_CLAUDE: Final = (
-    "Claude Code was not found. Install it (`npm install -g @anthropic-ai/claude-code`), or "
-    "give its path with {}."
-)
+INSTALL: Final = "npm install -g @anthropic-ai/claude-code"
+NO_CLAUDE: Final = f"Claude Code was not found. Install it (`{INSTALL}`), or give its path with {{}}."
 NO_VERSION: Final = (
     "{} --version did not print a version of Claude Code. Check that it is the Claude Code program."
 )
@@ -131,6 +134,35 @@ async def _installed_version(context: AgentContext, program: str) -> tuple[int, 
     folder = os.path.dirname(program) or "/"
     said = await run_short(Command((program, "--version"), claude_environment(context), folder))
     return version_in(said.decode("utf-8", "replace"))
+
+
+async def installation(context: AgentContext) -> Installation:
+    """Returns the program, its release, and whether a sign-in of it can be seen."""
+    try:
+        program = program_of(context)
+    except NoAgentError:
+        return Installation(installed=False, install=INSTALL)
+    try:
+        version = await _installed_version(context, program)
+    except Fault as fault:
+        return Installation(installed=False, program=program, install=INSTALL, trouble=str(fault))
+    if version is None:
+        trouble = NO_VERSION.format(program)
+        return Installation(installed=False, program=program, install=INSTALL, trouble=trouble)
+    signed_in, found = _has_sign_in(claude_environment(context)), version_text(version)
+    return Installation(installed=True, program=program, version=found, signed_in=signed_in, sign_in=SIGN_IN)
+
+
+def _has_sign_in(env: Mapping[str, str]) -> bool | None:
+    """Looks for keys that the program gets, and for the file of its sign-in; None if it may be elsewhere."""
+    if any(env.get(name) for name in KEY_NAMES):
+        return True
+    folder = Path(env.get("CLAUDE_CONFIG_DIR") or os.path.join(env.get("HOME", ""), ".claude"))
+    if (folder / ".credentials.json").is_file():
+        return True
+    # A cloud's sign-in, a command of the user's settings that prints a key, the keychain of macOS.
+    elsewhere = any(env.get(name) for name in CLOUD_NAMES) or (folder / "settings.json").is_file()
+    return None if elsewhere or sys.platform == "darwin" else False
 
 
 async def check(context: AgentContext) -> list[Check]:

@@ -14,6 +14,7 @@ SPEC = AgentSpec(
     summary="Claude Code, by `claude -p` with JSON lines both ways",
     make=later("codex_proxy.parts.claude_code.claude_setup:make"),
     check=later("codex_proxy.parts.claude_code.claude_setup:check"),
+    installation=later("codex_proxy.parts.claude_code.claude_setup:installation"),
     capabilities=CAPABILITIES,
     settings=frozenset({"claude_bin", "child_env", "agent_confinement", "agent_state_folders"}),
 )

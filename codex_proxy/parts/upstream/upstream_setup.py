@@ -20,6 +20,7 @@ from codex_proxy.agents.configured.agents import ConfiguredAgent, settings_for_o
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.core.checks import Check, CheckBuilder, failed_check
 from codex_proxy.core.faults import misconfigured
+from codex_proxy.core.installation import Installation
 from codex_proxy.parts import own_settings
 from codex_proxy.parts.upstream.agent import UpstreamAgent
 from codex_proxy.parts.upstream.config import (
@@ -92,6 +93,20 @@ async def check(api: UpstreamApi, context: AgentContext) -> list[Check]:
         message = f"{host} answers but lists no models. Any model name is passed on to it."
         return [checking.warning(message, advice)]
     return [checking.ok(f"{host} answers, and has {len(models)} models; the default is {models[0].id}.")]
+
+
+async def installation(api: UpstreamApi, context: AgentContext) -> Installation:
+    """Returns the host of the upstream of the settings, and whether it has a key. Asks it nothing."""
+    config = config_of(context, api)
+    install = f"codex-proxy serve --agent {api.agent} --upstream-url http://HOST:PORT/v1"
+    if not (config.url or config.kind.url):
+        return Installation(installed=False, install=install)
+    try:
+        upstream = upstream_of(api, context)
+    except NoAgentError as error:
+        return Installation(installed=False, trouble=str(error))
+    has_key = bool(upstream.key) or upstream.clients_key
+    return Installation(installed=True, program=upstream.host, signed_in=True if has_key else None)
 
 
 def upstream_of(api: UpstreamApi, context: AgentContext) -> Upstream:

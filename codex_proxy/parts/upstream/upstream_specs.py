@@ -54,6 +54,7 @@ def _spec(api: UpstreamApi, summary: str) -> AgentSpec:
         summary=summary,
         make=later("codex_proxy.parts.upstream.upstream_setup:make", api),
         check=later("codex_proxy.parts.upstream.upstream_setup:check", api),
+        installation=later("codex_proxy.parts.upstream.upstream_setup:installation", api),
         capabilities=api.capabilities,
         confined=True,  # it runs nothing
         plain_only=True,
