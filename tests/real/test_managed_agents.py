@@ -76,7 +76,8 @@ async def test_a_denied_command_does_not_run_and_an_allowed_one_runs_once(progra
         await session.confirm(use)
         assert await session.until_rest() == "end_turn"
         assert count_of(file) == 1
-    assert [failed for _, failed in session.results()] == [True, False]
+    denied, (_, failed) = session.results()
+    assert (denied, failed) == (("Ask me tomorrow.", True), False)
     assert said(session.events) == ["No.", "Yes."]
     assert await session.listed() == session.events
 

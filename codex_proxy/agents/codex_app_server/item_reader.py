@@ -10,6 +10,7 @@ import msgspec
 
 from codex_proxy.agents.codex_app_server.own_tools import tool_use
 from codex_proxy.agents.codex_app_server.wire import TEXT_DELTA, Message, Params
+from codex_proxy.agents.dialect import Decision
 from codex_proxy.agents.shared.json_lines import decode_loosely, decode_part
 from codex_proxy.core import items
 from codex_proxy.core.events import (
@@ -226,6 +227,8 @@ def _cut(text: str) -> str:
 MESSAGE: Final = "agentMessage"
 REASONING: Final = "reasoning"
 COMMAND: Final = "commandExecution"
+DECLINED: Final = "This call was declined and did not run."
+"""What is told of a call that nobody has denied with words of their own."""
 ITEMS_OF_DELTAS: Final = {MESSAGE: items.Message, REASONING: items.Reasoning}
 
 
@@ -251,6 +254,8 @@ class ItemReader:
         """That of the turn."""
         self._uses: dict[str, ToolUse] = {}
         """The open calls of the toolset, by the ids of their items."""
+        self._denials: dict[str, str] = {}
+        """What the client has said of the calls that it denied, by the ids of their items."""
         self.ran_commands = False
         self._plans = 0
         self._outputs: dict[str, list[str]] = {}
@@ -263,8 +268,14 @@ class ItemReader:
         self._used.clear()
         self._lines.clear()
         self._uses.clear()
+        self._denials.clear()
         self._forget_outputs()
         self.ran_commands = False
+
+    def note_decision(self, item_id: str, decision: Decision) -> None:
+        """Keeps the words of a denial for the end of the item, which Codex tells without any."""
+        if not decision.approve:
+            self._denials[item_id] = decision.message
 
     def discard_for_retry(self) -> None:
         """Forgets the open items: Codex repeats its model call, and never completes them."""
@@ -397,6 +408,8 @@ class ItemReader:
         use = self._uses.pop(id, None)
         if details is not None and use is not None:
             details = _with_use(details, use)
+        if details is not None and item.status == "declined":
+            details = msgspec.structs.replace(details, error=self._denials.pop(item.id, "") or DECLINED)
         self.events.append(ItemEnded(id, "failed" if failed else "completed", details))
         self.open_items.pop(id)
         self._lines.pop(id, None)

@@ -78,6 +78,8 @@ class AskedActions:
         self._in_sandbox: dict[str, bool] = {}
         """Whether each of the model's calls stays in the sandbox."""
         self._patches: dict[str, ActionDetails] = {}
+        self.items: dict[str, str] = {}
+        """The items of open questions, by the ids of the questions."""
 
     def note_item(self, params: Params) -> None:
         """Takes an item that begins."""
@@ -112,6 +114,7 @@ class AskedActions:
         if details is not None and use is not None:
             details = msgspec.structs.replace(details, use=use)
         beyond, item_id = "" if self._free else beyond, params.item_id or ""
+        self.items[request_id] = item_id
         return ApprovalRequested(request_id, kind, text, details, reason, beyond, item_id=item_id)
 
     def _described(self, method: str, params: Params) -> tuple[ActionDetails | None, str]:

@@ -238,3 +238,12 @@ def kinds(events: Iterable[Any]) -> list[str]:
 def said(events: Iterable[Any], kind: str = "agent.message") -> list[str]:
     """The texts of messages."""
     return ["".join(block["text"] for block in event["content"]) for event in events if event["type"] == kind]
+
+
+def result_texts(events: Iterable[Any]) -> dict[str, str]:
+    """The texts of the results of the agent's calls, by the calls."""
+    return {
+        event["tool_use_id"]: "".join(block["text"] for block in event["content"])
+        for event in events
+        if event["type"] == "agent.tool_result"
+    }

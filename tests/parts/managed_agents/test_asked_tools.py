@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.http.claude import claude_proxy
-from tests.http.serving import Proxy
+from tests.http.serving import Proxy, fake_proxy
 from tests.parts.managed_agents.driving import TOOLSET
 from tests.parts.managed_agents.following import (
     IDLE,
@@ -20,9 +20,10 @@ from tests.parts.managed_agents.following import (
     confirm,
     kinds,
     message,
+    result_texts,
     said,
 )
-from tests.parts.sessions.approving import KEY
+from tests.parts.sessions.approving import ASKING, KEY
 
 ASK = TOOLSET | {"default_config": {"permission_policy": {"type": "always_ask"}}}
 
@@ -63,10 +64,38 @@ async def test_each_call_is_asked_about_and_a_denial_has_words(client: ManagedCl
         told = await client.until_rest(id, stream)
     results = {each["tool_use_id"]: each for each in told if each["type"] == "agent.tool_result"}
     assert [results[call["id"]]["is_error"] for call in calls] == [True, False, False]
-    assert said([{**results[calls[0]["id"]], "type": "agent.message"}]) == ["Not this one."]
+    assert result_texts(told)[calls[0]["id"]] == "Not this one."
     assert said(told) == ["All done."]
     assert told == await client.events(id)
     assert kinds(told).count(RUNNING) == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "told_as"),
+    [
+        ({"deny_message": "Ask me tomorrow."}, "Ask me tomorrow."),
+        ({}, "This call was declined and did not run."),
+    ],
+)
+async def test_a_denied_call_of_codex_has_a_result_with_the_words_of_the_denial(
+    tmp_path: Path, words: dict[str, str], told_as: str
+) -> None:
+    async with fake_proxy(tmp_path, **ASKING) as proxy:
+        client = ManagedClient(proxy, KEY)
+        commands = {"name": "bash", "permission_policy": {"type": "always_ask"}}
+        id = await client.new_session(tools=[TOOLSET | {"configs": [commands]}])
+        async with client.stream(id) as stream:
+            await client.send(id, message("[[fake:approvals]]"))
+            uses = (await stream.until(IDLE))["stop_reason"]["event_ids"]
+            while len(uses) < 2:
+                uses = (await stream.until(IDLE))["stop_reason"]["event_ids"]
+            denied, allowed = uses
+            await client.send(id, confirm(denied, "deny", **words), confirm(allowed))
+            while not stream.rests:
+                await stream.next()
+            told = stream.events
+        assert result_texts(told) == {denied: told_as, allowed: "ok\n"}
+        assert told == await client.events(id)
 
 
 async def test_answers_that_come_before_the_agent_asks_are_given_when_it_asks(client: ManagedClient) -> None:
