@@ -17,7 +17,7 @@ from codex_proxy.core.beside_the_loop import beside_the_loop
 from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Turn
-from codex_proxy.files.placed import FileMark, NewFile, remove_placed
+from codex_proxy.files.placed import NewFile
 from codex_proxy.http.app_keys import FILE_SOURCE
 from codex_proxy.http.endpoint import json_response
 from codex_proxy.parts.managed_agents import session_wire as wire
@@ -25,8 +25,9 @@ from codex_proxy.parts.managed_agents.environments import refused
 from codex_proxy.parts.managed_agents.handlers import at, page_response, parse
 from codex_proxy.parts.managed_agents.pages import Cursor, page_query
 from codex_proxy.parts.managed_agents.sessions import resource_object
+from codex_proxy.parts.sessions.placed_files import FileResource, changing_files, remove_files
 from codex_proxy.parts.sessions.service import Sessions
-from codex_proxy.parts.sessions.sessions import FileResource, Session
+from codex_proxy.parts.sessions.sessions import Session
 from codex_proxy.surfaces.requests.files import no_file
 
 log = structlog.get_logger(__name__)
@@ -42,11 +43,6 @@ _MAX_NAME_BYTES: Final = 255
 class ResourceDeleted(TypedDict):
     id: str
     type: Literal["session_resource_deleted"]
-
-
-def changing(id: str) -> str:
-    """Returns what `Sessions.changing` holds while the files of a session change."""
-    return f"{id}/resources"
 
 
 # --- putting files into a folder ------------------------------------------------------------------
@@ -168,16 +164,6 @@ def _not_placed(error: OSError, param: str) -> Fault:
     return Fault.of(FaultKind.UNAVAILABLE, message, param=param)
 
 
-async def remove_files(files: Sequence[FileResource]) -> None:
-    """Removes files from the folder, but for those that were changed or replaced there."""
-    for each in files:
-        mark = FileMark(each.inode, each.size, each.modified)
-        try:
-            await beside_the_loop(partial(remove_placed, each.folder, each.path.split("/"), mark), long=True)
-        except OSError as error:
-            log.warning("resource_not_removed", reason=str(error.strerror))
-
-
 # --- handlers -------------------------------------------------------------------------------------
 
 
@@ -205,7 +191,7 @@ async def add_session_resource(request: web.Request) -> web.Response:
     placed: list[FileResource] = []
 
     async def add() -> None:
-        async with sessions.changing(owner, changing(id)):
+        async with sessions.changing(owner, changing_files(id)):
             session = await sessions.session(owner, id)
             prepared = await sessions.check_settings(owner, session)
             placed.extend(await place_files(request, session, prepared.turn, [given]))
@@ -239,7 +225,7 @@ async def delete_session_resource(request: web.Request) -> web.Response:
             kept = tuple(each for each in session.resources if each.id != found.id)
             return replace(session, resources=kept)
 
-        async with sessions.changing(owner, changing(request.match_info["id"])):
+        async with sessions.changing(owner, changing_files(request.match_info["id"])):
             await sessions.change(owner, request.match_info["id"], without)
             await remove_files([found])
 

@@ -34,7 +34,7 @@ from codex_proxy.parts.managed_agents.pages import (
     time_range,
     unknown_cursor,
 )
-from codex_proxy.parts.managed_agents.resources import changing, place_files, remove_files
+from codex_proxy.parts.managed_agents.resources import place_files
 from codex_proxy.parts.managed_agents.sessions import (
     Sending,
     SentEvents,
@@ -55,6 +55,7 @@ from codex_proxy.parts.managed_agents.sessions import (
 from codex_proxy.parts.managed_agents.stream import PING, PING_SECONDS, PREVIEWS, ManagedReader
 from codex_proxy.parts.sessions.agents import StoredAgent
 from codex_proxy.parts.sessions.commands import Interrupt
+from codex_proxy.parts.sessions.placed_files import remove_files
 from codex_proxy.parts.sessions.records import ENTRY, SESSION, SUBAGENT, TURN
 from codex_proxy.parts.sessions.running import LiveSession
 from codex_proxy.parts.sessions.service import Sessions
@@ -313,14 +314,8 @@ async def delete_managed_session(request: web.Request) -> web.Response:
     id = _id(request)
     await _end_waiting(sessions, owner, await sessions.session(owner, id), "delete")
 
-    async def delete() -> None:
-        async with sessions.changing(owner, changing(id)):
-            session = await sessions.session(owner, id)
-            await sessions.delete(owner, id)
-            await remove_files(session.resources)
-
     try:
-        await sessions.run(delete())
+        await sessions.run(sessions.delete(owner, id))
     except Fault as fault:
         raise _running(fault, "delete") from None
     deleted: SessionDeleted = {"id": id, "type": "session_deleted"}

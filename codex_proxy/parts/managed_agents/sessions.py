@@ -27,10 +27,10 @@ from codex_proxy.parts.managed_agents.events import (
 from codex_proxy.parts.managed_agents.pages import optional_time, time_text
 from codex_proxy.parts.sessions.approvals import Approval, request_id_of
 from codex_proxy.parts.sessions.commands import NOT_OPEN, WAITING, HeldMessages, Interrupt, Result, Submitted
+from codex_proxy.parts.sessions.placed_files import FileResource
 from codex_proxy.parts.sessions.sessions import (
     CallResult,
     Content,
-    FileResource,
     Session,
     Subagent,
     said_name,

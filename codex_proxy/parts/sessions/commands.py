@@ -16,7 +16,8 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.parts.sessions.agents import AgentSettings
 from codex_proxy.parts.sessions.approvals import Approval, Ask
-from codex_proxy.parts.sessions.sessions import CallResult, Content, FileResource, Session
+from codex_proxy.parts.sessions.placed_files import FileResource
+from codex_proxy.parts.sessions.sessions import CallResult, Content, Session
 
 
 class Result(msgspec.Struct, frozen=True, tag="result"):

@@ -38,6 +38,7 @@ from codex_proxy.parts.sessions.commands import (
 from codex_proxy.parts.sessions.conversation import message_item
 from codex_proxy.parts.sessions.messages import Told
 from codex_proxy.parts.sessions.other_servers import OtherServers
+from codex_proxy.parts.sessions.placed_files import changing_files, remove_files
 from codex_proxy.parts.sessions.records import (
     LEASE_LOST,
     SESSION,
@@ -210,12 +211,18 @@ class Sessions:
             raise
 
     async def delete(self, owner: str, id: str) -> None:
-        """Removes a session. To delete it again does nothing. Raises `Fault` CONFLICT while a turn goes on."""
-        try:
-            await self._do(owner, id, Delete())
-        except Fault as fault:
-            if fault.failure.kind is not FaultKind.NOT_FOUND or not await self.store.is_gone(owner, id):
-                raise
+        """Removes a session, and its files from the folder. To delete it again does nothing. Raises `Fault` CONFLICT
+        while a turn goes on.
+        """
+        async with self.changing(owner, changing_files(id)):
+            try:
+                session = await self.session(owner, id)
+                await self._do(owner, id, Delete())
+            except Fault as fault:
+                if fault.failure.kind is not FaultKind.NOT_FOUND or not await self.store.is_gone(owner, id):
+                    raise
+            else:
+                await remove_files(session.resources)
 
     async def submit(
         self, owner: str, id: str, changes: Sequence[Submitted], key: tuple[str, str] | None

@@ -35,6 +35,7 @@ from codex_proxy.core.items import (
 )
 from codex_proxy.parts.sessions.agents import AgentSettings, SessionAgent, session_agent_object
 from codex_proxy.parts.sessions.approvals import Ask, ask_object, json_value
+from codex_proxy.parts.sessions.placed_files import FileResource
 from codex_proxy.parts.sessions.rules import Rule
 from codex_proxy.parts.sessions.subagent_calls import call_fields
 from codex_proxy.surfaces.answers.renderer import Count, Object, Yes
@@ -85,21 +86,6 @@ class Batch(msgspec.Struct, frozen=True, omit_defaults=True):
 def said_name(batch: str, index: int) -> str:
     """Returns the name in the log of a message of a batch: it is known before the message is a part of a turn."""
     return f"{batch.removeprefix('turn_')}_said{index}"
-
-
-class FileResource(msgspec.Struct, frozen=True, kw_only=True):
-    """An uploaded file that was put into the session's folder, through Anthropic's API. `path`: below `folder`.
-    `inode`, `size` (bytes) and `modified` (nanoseconds since 1970) tell it from another file there.
-    """
-
-    id: str
-    file_id: str
-    folder: str
-    path: str
-    inode: int
-    size: int
-    modified: int
-    created_at: int
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

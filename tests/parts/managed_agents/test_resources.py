@@ -17,7 +17,8 @@ from msgspec.structs import replace
 from codex_proxy.parts.managed_agents import resources
 from codex_proxy.parts.sessions.agents import AgentSettings
 from codex_proxy.parts.sessions.commands import Change
-from codex_proxy.parts.sessions.sessions import FileResource, Session
+from codex_proxy.parts.sessions.placed_files import FileResource
+from codex_proxy.parts.sessions.sessions import Session
 from tests import pdfs
 from tests.access.keyed import key_header, keyed_proxy
 from tests.http.serving import Proxy, fake_proxy
@@ -185,6 +186,18 @@ async def test_a_file_that_was_changed_in_the_folder_stays(tmp_path: Path) -> No
         await client.well("DELETE", f"/sessions/{id}/resources/{removed['id']}")
         await client.well("DELETE", f"/sessions/{id}")
         assert files_below(folder) == ["changed.txt", "replaced.txt"]
+
+
+async def test_openais_api_removes_the_files_with_the_session(tmp_path: Path) -> None:
+    async with writing(tmp_path) as (client, folder):
+        file = await file_of(client)
+        id = await in_folder(client, folder, resource(file, "a.txt"), resource(file, "changed.txt"))
+        (folder / "changed.txt").write_text("Other words.")
+        headers = {"OpenAI-Beta": "agents=v1"}
+        for _ in range(2):  # to delete it again does nothing
+            answer = await client.proxy.send("DELETE", f"/v1/agents/sessions/{id}", headers=headers)
+            assert (answer.status, answer.body["deleted"]) == (200, True)
+            assert files_below(folder) == ["changed.txt"]
 
 
 async def test_an_absolute_path_in_the_folder_means_itself(tmp_path: Path) -> None:
