@@ -28,6 +28,7 @@ from codex_proxy.http.middleware.access import keys_in
 from codex_proxy.http.middleware.content_log import watch_contents
 from codex_proxy.http.server_info import RECORDING_TROUBLE
 from codex_proxy.parts.cassettes.content import KEY
+from codex_proxy.parts.cassettes.faulty_answers import add_faults
 from codex_proxy.parts.cassettes.format import Cassette
 from codex_proxy.parts.cassettes.recorder import RecordedExchange, Recorder
 from codex_proxy.parts.cassettes.replay import (
@@ -115,7 +116,7 @@ def common_settings(cassettes: Collection[Cassette], settings: Settings) -> dict
 
 
 class Cassettes(ServerPart):
-    """The recorder and the replayed folder of a server, of which it has one at least."""
+    """The recorder and the replayed folder of a server, if it has one, and the faults that tests ask for."""
 
     def __init__(self, settings: Settings, recorder: Recorder | None, folder: Folder | None) -> None:
         """`settings`: the server's; when replaying, with the recorded ones. `recorder` records every turn; the
@@ -126,6 +127,8 @@ class Cassettes(ServerPart):
         self._folder = folder
         self._missing: Agent | None = None
         """The agent that answers what the folder does not."""
+        self._has_fake = False
+        """Whether the server has the fake agent."""
 
     def settings(self, settings: Settings) -> Settings:
         return self._settings
@@ -140,6 +143,9 @@ class Cassettes(ServerPart):
         self._missing = await make_agent(msgspec.structs.replace(context, settings=own))
         return ReplayAgent(self._folder, pace, self._missing, self._recorder.flush)
 
+    async def start(self, server: ServerParts) -> None:
+        self._has_fake = any(each.spec.name == "fake" for each in server.configured.values())
+
     def tools(self, server: ServerParts) -> RecordedTools | None:
         """Returns the recorded MCP tools, if only cassettes answer."""
         if self._folder is None or self._recorder is not None:
@@ -150,6 +156,8 @@ class Cassettes(ServerPart):
         """The recording middleware is the outermost but for traces, to see the answers of all others."""
         if self._folder is not None:
             app.middlewares.append(replay_middleware)
+        if self._folder is not None or self._has_fake:
+            add_faults(app)
         recorder = self._recorder
         if recorder is not None:
             app.middlewares.insert(0, recording_middleware(recorder))
@@ -188,11 +196,9 @@ class Cassettes(ServerPart):
             await self._recorder.close()
 
 
-def server_part(settings: Settings, environ: Mapping[str, str]) -> Cassettes | None:
-    """Returns the recorder and folder for a server's settings, if it has one. Raises `CassetteError`."""
+def server_part(settings: Settings, environ: Mapping[str, str]) -> Cassettes:
+    """Returns the recorder and folder for a server's settings. Raises `CassetteError`."""
     own = table_of(settings)
-    if own.record is None and own.replay is None:
-        return None
     folder = None
     if own.replay is not None:
         folder = folder_of(settings)

@@ -18,30 +18,19 @@ from codex_proxy.agents.sessions.session import AgentSession
 from codex_proxy.app.logs import configure
 from codex_proxy.app.server import Server, make_server
 from codex_proxy.app.server_parts import ServerPart
-from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.items import HistoryMessage, TextPart
 from codex_proxy.core.turn import Turn
 from codex_proxy.files.private import make_folder
 from codex_proxy.http.body import read_body
 from codex_proxy.http.endpoint import Handler, endpoint_of
 from codex_proxy.http.middleware.content_log import watch_contents
+from codex_proxy.parts.cassettes.faulty_answers import FAULT, spoil_answers
+from codex_proxy.parts.cassettes.stream_faults import StreamFault, failure_of, fault_of
 from codex_proxy.settings.fields import Settings
 
 T = TypeVar("T")
 START_SECONDS = 120.0
-KINDS = {
-    400: FaultKind.INVALID_REQUEST,
-    401: FaultKind.INVALID_API_KEY,
-    403: FaultKind.NOT_ALLOWED,
-    404: FaultKind.MODEL_NOT_FOUND,
-    429: FaultKind.RATE_LIMITED,
-    500: FaultKind.INTERNAL,
-    502: FaultKind.UPSTREAM_ERROR,
-    503: FaultKind.UNAVAILABLE,
-    504: FaultKind.TIMED_OUT,
-    529: FaultKind.UNAVAILABLE,
-}
-"""The fault for each status that a test can ask for. Anthropic's API has 529 for 503, and 500 for 502."""
 
 
 class ReceivedRequest(msgspec.Struct, frozen=True):
@@ -140,12 +129,13 @@ class TestServer:
         """The markers of `say`; the last one repeats."""
         self._next = 0
         self._failures: list[Failure] = []
+        self._faults: list[StreamFault] = []
 
     def for_test(self, path: str) -> TestServer:
         """Returns the server for a new test. `path` is its API's."""
         self.base_url = self.root + path
         self.requests.clear()
-        self._marker, self._failures = "", []
+        self._marker, self._failures, self._faults = "", [], []
         self._said.clear()
         return self
 
@@ -165,12 +155,14 @@ class TestServer:
 
     def fail(self, status: int = 500, *, retry_after: float | None = None, message: str = "") -> None:
         """Makes the next turn's request fail with this status."""
-        if status not in KINDS:
-            raise ValueError(
-                f"there is no failure with the status {status}; choose one of {', '.join(map(str, KINDS))}"
-            )
-        text = message or f"The test has asked for a failure with the status {status}."
-        self._failures.append(Failure(kind=KINDS[status], message=text, retry_after=retry_after))
+        self._failures.append(failure_of(status, retry_after=retry_after, message=message))
+
+    def spoil(self, fault: str) -> None:
+        """Gives the answer to the next turn's request a fault, such as `cut; events=3`."""
+        found = fault_of(fault)
+        if found.kind == "refuse":
+            raise ValueError("a request is refused by `fail`")
+        self._faults.append(found)
 
     def attach(self, server: Server) -> None:
         """Attaches to a server that has not started, to see its requests and change its answers."""
@@ -201,6 +193,8 @@ class TestServer:
             if self._failures:
                 await read_body(request)
                 raise Fault(self._failures.pop(0))
+            if self._faults:
+                request[FAULT] = self._faults.pop(0)
             return await handler(request)
 
         return note
@@ -227,6 +221,7 @@ class _Noted(ServerPart):
 
     def add_to(self, app: web.Application) -> None:
         app.middlewares.append(self._middleware)
+        spoil_answers(app)
 
 
 def _json(body: bytes) -> Any:

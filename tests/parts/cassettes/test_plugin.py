@@ -13,7 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from codex_proxy.parts.cassettes.testing import KINDS, Servers
+from codex_proxy.parts.cassettes.stream_faults import KINDS
+from codex_proxy.parts.cassettes.testing import Servers
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parent.parent.parent.parent
@@ -179,3 +180,16 @@ def test_several_texts_are_said_in_order_and_the_last_one_again(servers: Servers
     server.say("Three.")
     answer = httpx.post(f"{server.base_url}/v1/chat/completions", json=body, timeout=PATIENCE).json()
     assert answer["choices"][0]["message"]["content"] == "Three."
+
+
+def test_an_answer_has_the_fault_that_the_test_asks_for_once(servers: Servers) -> None:
+    server = servers.fake().for_test("")
+    body = {"model": "codex-5", "messages": [{"role": "user", "content": "Hello."}], "stream": True}
+    server.spoil("end; events=1")
+    answers = [
+        httpx.post(f"{server.base_url}/v1/chat/completions", json=body, timeout=PATIENCE).text
+        for _ in range(2)
+    ]
+    assert [answer.count("data: ") == 1 for answer in answers] == [True, False]
+    with pytest.raises(ValueError, match="refused by `fail`"):
+        server.spoil("refuse; status=429")
