@@ -275,9 +275,9 @@ class RunningResponse(ABC):
         if not_saved is not None:
             failed = partial(self._render_end, TurnEnded.with_failure(not_saved))
             final = await self._work_on_answer(failed)
-        failure, frames = renderer.failure, renderer.take_frames()
         # At once: whatever breaks from here on, clients get what the store has.
-        self.final, self.failure = final, failure
+        self.final, self.failure = final, renderer.failure
+        failure, frames = renderer.failure, renderer.take_frames()
         if failure is None or (self._delivery == "sse" and renderer.sends_as_event(failure)):
             self._shown = True
         if self.has_long_answer:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import aiohttp
 
@@ -59,20 +59,42 @@ CONNECTION: Final = (
 """What belongs to no answer, but to its connection: its head, and its line in the log."""
 
 
+CALLS: Final = ("CALL", "CALL_FUNCTION_EX")
+"""The instructions that call something."""
+
+
 class PlantedError(Exception):
     """The fault."""
 
 
-def is_part(function: CodeType, parts: tuple[str, ...]) -> bool:
+class Call(NamedTuple):
+    """A function and its caller: the nearest function of the package above it, if there is one. What a caller does when
+    a function breaks is its own, so that each pair is a place for a fault."""
+
+    function: CodeType
+    caller: CodeType | None
+
+
+def is_part(call: Call, parts: tuple[str, ...]) -> bool:
     """Whether the function lies in these parts of the package, and something is left to end the answer without it."""
-    where = function.co_filename.removeprefix(PACKAGE)
-    names = {function.co_name, function.co_qualname}
-    outside = where == "/http/server.py" or not names.isdisjoint((*GIVE_BACK, *CONNECTION))
-    return where.startswith(parts) and not outside
+    where = call.function.co_filename.removeprefix(PACKAGE)
+    outside = where == "/http/server.py" or _is_one_of(call.function, (*GIVE_BACK, *CONNECTION))
+    return where.startswith(parts) and not outside and not _is_whole_work(call.caller)
+
+
+def _is_one_of(function: CodeType, names: tuple[str, ...]) -> bool:
+    return not {function.co_name, function.co_qualname}.isdisjoint(names)
+
+
+def _is_whole_work(caller: CodeType | None) -> bool:
+    """Whether the caller gives something back by this call alone: then nobody does it in the place of either."""
+    if caller is None or not _is_one_of(caller, GIVE_BACK):
+        return False
+    return sum(each.opname in CALLS for each in dis.get_instructions(caller)) == 1
 
 
 @contextmanager
-def at_each_call(found: Callable[[CodeType], None]) -> Iterator[Callable[[], None]]:
+def at_each_call(found: Callable[[Call], None]) -> Iterator[Callable[[], None]]:
     """Calls `found` when a function of this server begins, once the yielded function has been called. What `found`
     raises, the function raises, and then no further one."""
 
@@ -84,7 +106,7 @@ def at_each_call(found: Callable[[CodeType], None]) -> Iterator[Callable[[], Non
             and _begins(frame)
             and not _is_called_by_test(frame)
         ):
-            found(code)
+            found(Call(code, _caller(frame)))
 
     before = sys.getprofile()
     try:
@@ -100,6 +122,13 @@ def _begins(frame: FrameType) -> bool:
     return instruction == RESUME and argument & 3 == 0
 
 
+def _caller(frame: FrameType) -> CodeType | None:
+    caller = frame.f_back
+    while caller is not None and not caller.f_code.co_filename.startswith(PACKAGE):
+        caller = caller.f_back
+    return None if caller is None else caller.f_code
+
+
 def _is_called_by_test(frame: FrameType) -> bool:
     """Whether a test calls the function, to look at the server."""
     caller: FrameType | None = frame
@@ -108,11 +137,11 @@ def _is_called_by_test(frame: FrameType) -> bool:
     return caller is not None and caller.f_code.co_filename.startswith(TESTS)
 
 
-def breaking(function: CodeType) -> Callable[[CodeType], None]:
-    """What `at_each_call` needs to break this function."""
+def breaking(planted: Call) -> Callable[[Call], None]:
+    """What `at_each_call` needs to break this function where this caller calls it."""
 
-    def fail_in_function(code: CodeType) -> None:
-        if code is function:
+    def fail_in_function(call: Call) -> None:
+        if call == planted:
             raise PlantedError
 
     return fail_in_function

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import CodeType
 from typing import Final
 
 import pytest
 from structlog.testing import capture_logs
 
 from tests.faults.places import APIS, answer_at, assert_failed
-from tests.faults.planting import at_each_call, breaking, is_part, once, one_at_a_time
+from tests.faults.planting import Call, at_each_call, breaking, is_part, once, one_at_a_time
 from tests.faults.test_upstreams import HEAD, WIRES, ScriptedScene, Wire, request_of, response
 from tests.model_server import DONE, chunk, event
 
@@ -32,7 +31,7 @@ WAY: Final = ("/agents/", "/runs/run.py", "/runs/scheduler.py", "/tools/")
 
 
 async def answer_with(
-    there: ScriptedScene, name: str, api: str, found: Callable[[CodeType], None]
+    there: ScriptedScene, name: str, api: str, found: Callable[[Call], None]
 ) -> tuple[int, str]:
     """The status and text of an answer. `found` is called as `at_each_call` does behind the first word."""
     wire: Wire = WIRES[name]
@@ -59,17 +58,17 @@ async def answer_with(
 async def test_an_exception_in_the_middle_of_a_stream_ends_it_at_once_as_failed(
     name: str, api: str, parts: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """In each function of these parts of the package, one after the other; no time limit passes."""
+    """In each call of a function of these parts of the package, one after the other; no time limit passes."""
     with capture_logs() as logged:
         async with one_at_a_time(WIRES[name].agent, tmp_path) as there:
-            called: dict[CodeType, None] = {}
+            called: dict[Call, None] = {}
             status, _ = await answer_with(there, name, api, called.setdefault)
             assert status == 200
             broken = 0
-            for function in called:
-                if not is_part(function, parts):
+            for call in called:
+                if not is_part(call, parts):
                     continue
-                status, text = await answer_with(there, name, api, breaking(function))
+                status, text = await answer_with(there, name, api, breaking(call))
                 if GOOD_ENDS[api] in text:  # the exception came behind it
                     assert " you" in text
                 else:

@@ -12,14 +12,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import CodeType
 from typing import Any, Final, Literal, TypeAlias
 
 import aiohttp
 import pytest
 
 from codex_proxy.agents.process_pool.pool import PooledAgent
-from tests.faults.planting import at_each_call, breaking, is_part
+from tests.faults.planting import Call, at_each_call, breaking, is_part
 from tests.faults.test_own_faults_behind_the_log import (
     RESPONSE_ID,
     TO_CLIENT,
@@ -74,7 +73,7 @@ class There:
     _ended: set[int] = field(default_factory=set)
     """The lines of `pids` whose processes have been seen to end: another program may get such a number later."""
 
-    async def turn(self, way: Way, end: End, found: Callable[[CodeType], None]) -> tuple[int, str]:
+    async def turn(self, way: Way, end: End, found: Callable[[Call], None]) -> tuple[int, str]:
         """Status and text of an answer (status 0: its client has left) whose turn ends so behind its first word.
         From then on `found` is called as `at_each_call` does. Returns when nothing of the turn is left."""
         self.release.unlink(missing_ok=True)
@@ -161,7 +160,7 @@ async def serve_dialect(dialect: Dialect, folder: Path) -> AsyncIterator[There]:
         yield There(Proxy(proxy.server, session, proxy.url), pids, release)
 
 
-async def check(there: There, way: Way, end: End, found: Callable[[CodeType], None]) -> None:
+async def check(there: There, way: Way, end: End, found: Callable[[Call], None]) -> None:
     """A turn that ends so has no good end, also in the store."""
     status, text = await there.turn(way, end, found)
     ids = dict.fromkeys(RESPONSE_ID.findall(text))
@@ -190,23 +189,23 @@ async def test_a_turn_that_ends_suddenly_leaves_nothing_whatever_breaks_meanwhil
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In each function of these parts of the package, one after the other. What is not noticed by the pool of processes
+    """In each call of a function of these parts, one after the other. What is not noticed by the pool of processes
     at once, its next maintenance notices."""
     monkeypatch.setattr("codex_proxy.agents.process_pool.pool.MAINTENANCE_SECONDS", 0.2)
     monkeypatch.setattr("codex_proxy.agents.sessions.session.FINISH_SECONDS", 0.3)
     way = WAYS[name]
     async with serve_dialect(dialect, tmp_path) as there:
-        called: dict[CodeType, None] = {}
+        called: dict[Call, None] = {}
         for found in (lambda _: None, called.setdefault):  # what is done only once has been done then
             await there.turn(way, end, found)
-        for function in called:
-            if not is_part(function, parts):
+        for call in called:
+            if not is_part(call, parts):
                 continue
             try:
                 await there.serve_one()
-                await check(there, way, end, breaking(function))
+                await check(there, way, end, breaking(call))
             except BaseException as error:
-                error.add_note(f"broken: {function}")
+                error.add_note(f"broken: {call}")
                 raise
         assert called
         await there.serve_one()

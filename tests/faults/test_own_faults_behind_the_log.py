@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import CodeType, MappingProxyType
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import pytest
@@ -16,7 +16,7 @@ from codex_proxy.responses.running import FrameReader
 from codex_proxy.runs.event_log import Cursor
 from codex_proxy.store.values import UNFINISHED
 from tests.faults.places import APIS, WORD, answer_at, assert_failed
-from tests.faults.planting import at_each_call, breaking, is_part, once, one_at_a_time
+from tests.faults.planting import Call, at_each_call, breaking, is_part, once, one_at_a_time
 from tests.faults.test_own_faults import ENDS, GOOD_ENDS
 from tests.faults.test_upstreams import HEAD, WIRES, ScriptedScene, request_of
 from tests.http.serving import Proxy, fake_proxy, until
@@ -47,7 +47,7 @@ WAYS: Final = {
 }
 
 
-async def answer_in(there: ScriptedScene, way: Way, found: Callable[[CodeType], None]) -> tuple[int, str]:
+async def answer_in(there: ScriptedScene, way: Way, found: Callable[[Call], None]) -> tuple[int, str]:
     """The status and text of an answer. `found` is called as `at_each_call` does: behind the first word of a stream,
     else from the request on."""
     wire, proxy = WIRES["read"], there.proxy
@@ -128,27 +128,27 @@ def has_failed(way: Way, status: int, text: str) -> bool:
 @pytest.mark.parametrize(
     ("name", "parts"),
     [
-        ("responses, streamed", ("/responses/",)),
+        ("responses, streamed", ("/responses/", "/surfaces/responses/render.py")),
         *(pytest.param(name, TO_CLIENT, marks=pytest.mark.exhaustive, id=name) for name in WAYS),
     ],
 )
 async def test_an_exception_behind_the_log_ends_the_answer_with_an_error_and_leaves_nothing_open(
     name: str, parts: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """In each function of these parts of the package, one after the other. A stored response has ended too."""
+    """In each call of a function of these parts, one after the other. A stored response has ended too."""
     way, broken = WAYS[name], 0
     with capture_logs() as logged:
         async with one_at_a_time("openai-chat", tmp_path) as there:
-            called: dict[CodeType, None] = {}
+            called: dict[Call, None] = {}
             for found in (lambda _: None, called.setdefault):  # what is done only once has been done then
                 await answer_in(there, way, found)
                 await there.proxy.settled()
-            for function in called:
-                if not is_part(function, parts):
+            for call in called:
+                if not is_part(call, parts):
                     continue
                 logged.clear()
                 try:
-                    status, text = await answer_in(there, way, breaking(function))
+                    status, text = await answer_in(there, way, breaking(call))
                     await there.proxy.settled()
                     ids = dict.fromkeys(RESPONSE_ID.findall(text))
                     stored = [await end_of_response(there.proxy, id) for id in ids]
@@ -158,7 +158,7 @@ async def test_an_exception_behind_the_log_ends_the_answer_with_an_error_and_lea
                         assert way.fields.get("background") or "completed" not in map(status_in, stored)
                         assert len([line for line in logged if line["log_level"] == "error"]) == 1, logged
                 except BaseException as error:
-                    error.add_note(f"broken: {function}")
+                    error.add_note(f"broken: {call}")
                     raise
     assert broken
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import CodeType
 
 import aiohttp
 import pytest
 
 from codex_proxy.agents.codex_app_server.agent import AppServerAgent
-from tests.faults.planting import at_each_call, breaking, is_part
+from tests.faults.planting import Call, at_each_call, breaking, is_part
 from tests.faults.scene import Mode, request_of
 from tests.http.serving import Proxy, fake_proxy, until
 from tests.waiting import PATIENCE
@@ -18,7 +17,7 @@ from tests.waiting import PATIENCE
 QUESTION = request_of(Mode("chat", stream=False), "[[fake:text say='Here you are.']]")
 
 
-async def answer(proxy: Proxy, found: Callable[[CodeType], None]) -> tuple[int, str]:
+async def answer(proxy: Proxy, found: Callable[[Call], None]) -> tuple[int, str]:
     """The status and text of an answer, during which `found` is called as `at_each_call` does."""
     path, body = QUESTION
     connector = aiohttp.TCPConnector(force_close=True)
@@ -42,26 +41,26 @@ async def answer(proxy: Proxy, found: Callable[[CodeType], None]) -> tuple[int, 
 async def test_an_exception_before_or_behind_the_pipe_of_a_child_ends_the_turn_and_holds_no_process(
     parts: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """In each function of these parts of the package, one after the other; no time limit passes."""
+    """In each call of a function of these parts of the package, one after the other; no time limit passes."""
     async with fake_proxy(tmp_path, fake_dialect="app-server", kept_threads=0) as proxy:
         agent = proxy.server.agent
         assert isinstance(agent, AppServerAgent)
-        called: dict[CodeType, None] = {}
+        called: dict[Call, None] = {}
         for found in (lambda _: None, called.setdefault):
             await answer(proxy, found)
         broken = 0
-        for function in called:
-            if not is_part(function, parts):
+        for call in called:
+            if not is_part(call, parts):
                 continue
             assert (await answer(proxy, lambda _: None))[0] == 200  # on a process that has started
             try:
-                status, text = await answer(proxy, breaking(function))
+                status, text = await answer(proxy, breaking(call))
                 broken += status == 500
                 assert status in (500, 503) or "Here you are." in text
                 await proxy.settled()
                 await until(lambda: not any(process.turns_running for process in agent.pool.processes))
             except BaseException as error:
-                error.add_note(f"broken: {function}")
+                error.add_note(f"broken: {call}")
                 raise
         assert broken
         await until(lambda: agent.trouble() is None)
