@@ -62,6 +62,12 @@ class Agent(Protocol):
         """Whether a session that the agent stores keeps the instructions and the client's tools of its first turn."""
 
     @property
+    def resume_command(self) -> str:
+        """The command that opens a session that the agent stores in its own terminal program, if the session's id is
+        put behind it; empty if there is none.
+        """
+
+    @property
     def missing_features(self) -> Mapping[str, tuple[str, ...]]:
         """Features that this release lacks, each with what is missing in its protocol."""
 
@@ -129,6 +135,7 @@ class AgentBase:
     any_model = False
     own_tools = OwnTools()
     sessions_are_fixed = True
+    resume_command = ""
     missing_features: Mapping[str, tuple[str, ...]] = {}
     members: Mapping[str, Agent] = {}
 
@@ -184,6 +191,10 @@ class AgentInFront(ABC):
     @property
     def sessions_are_fixed(self) -> bool:
         return self._agent is None or self._agent.sessions_are_fixed
+
+    @property
+    def resume_command(self) -> str:
+        return "" if self._agent is None else self._agent.resume_command
 
     @property
     def missing_features(self) -> Mapping[str, tuple[str, ...]]:

@@ -5,6 +5,7 @@ the index of its choice; None if there is only one.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
@@ -315,6 +316,32 @@ class ToolUse(msgspec.Struct, frozen=True, omit_defaults=True):
     permission: Permission | None = None
 
 
+StepStatus: TypeAlias = Literal["pending", "in_progress", "completed"]
+MAX_PLAN_STEPS: Final = 100
+MAX_STEP_CHARS: Final = 500
+
+
+class PlanStep(msgspec.Struct, frozen=True):
+    """A step of an agent's plan."""
+
+    step: str
+    status: StepStatus = "pending"
+
+
+def plan_of(steps: Iterable[tuple[str, str]]) -> tuple[PlanStep, ...]:
+    """Returns a plan that an agent tells: texts with statuses, of which an unknown one is `pending`. At most
+    `MAX_PLAN_STEPS` of at most `MAX_STEP_CHARS`.
+    """
+    found = islice(steps, MAX_PLAN_STEPS)
+    return tuple(PlanStep(step[:MAX_STEP_CHARS], _STATUSES.get(status, "pending")) for step, status in found)
+
+
+_STATUSES: Final[Mapping[str, StepStatus]] = {
+    **{each: each for each in get_args(StepStatus)},
+    "inProgress": "in_progress",
+}
+
+
 class ActionDetails(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an agent's own tool does, in full, as far as the agent tells it. Stored like the item it belongs to."""
 
@@ -332,6 +359,8 @@ class ActionDetails(msgspec.Struct, frozen=True, omit_defaults=True):
     """JSON."""
     error: str | None = None
     subagent: SubagentAction | None = None
+    plan: tuple[PlanStep, ...] = ()
+    """The whole plan of an agent that makes one."""
     use: ToolUse | None = None
     """The call, in a turn that has a toolset."""
 

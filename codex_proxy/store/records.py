@@ -13,9 +13,19 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.store.queries import Query, first_of, make_page
+from codex_proxy.store.queries import Query, SqlDialect, first_of, make_page
 from codex_proxy.store.rows import Row, verify
-from codex_proxy.store.values import Order, Page, PageRequest, Record, RecordKey
+from codex_proxy.store.values import (
+    MAX_PARENTS_SEARCHED,
+    MAX_RECORDS_FOUND,
+    MAX_SEARCHED_BYTES,
+    Order,
+    Page,
+    PageRequest,
+    Record,
+    RecordKey,
+    TextSearch,
+)
 
 # Rows above are read by subqueries, and pages are selected before anything is joined to them: so every plan reads by an
 # index, whatever the planner thinks of a table of which it has no statistics.
@@ -125,6 +135,25 @@ def of_kind(kind: str, after: int, limit: int) -> Query[list[tuple[int, str, Rec
         return [(row, owner, record_of(columns)) for row, owner, *columns in rows]
 
     return Query(_OF_KIND, (kind, after, limit), convert)
+
+
+_WITH_TEXT: Final = f"""
+SELECT {COLUMNS} FROM (
+    SELECT below.* FROM (
+        SELECT seq FROM @records WHERE owner = ?1 AND kind = ?2 AND parent IS NULL AND NOT deleted
+        ORDER BY seq DESC LIMIT ?6
+    ) AS newest JOIN @records AS below ON below.parent = newest.seq AND below.kind = ?4 AND NOT below.deleted
+    WHERE length(below.json) <= ?7 AND {{of_type}} AND {{text}} ORDER BY below.seq DESC LIMIT ?8
+) AS records ORDER BY seq DESC"""
+
+
+def with_text(dialect: SqlDialect, owner: str, search: TextSearch) -> Query[list[Record]]:
+    """Returns the newest records that a search finds. Their parents are in them."""
+    text = dialect.has_text.format("below.json")
+    sql = _WITH_TEXT.format(of_type=text.replace("?3", "?5"), text=text)
+    sought = (search.above, search.text.lower(), search.kind, search.marker.lower())
+    limits = (MAX_PARENTS_SEARCHED, MAX_SEARCHED_BYTES, MAX_RECORDS_FOUND)
+    return Query(sql, (owner, *sought, *limits), lambda rows: [*map(record_of, rows)], is_slow=True)
 
 
 # --- writing --------------------------------------------------------------------------------------

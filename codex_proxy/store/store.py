@@ -52,6 +52,7 @@ from codex_proxy.store.values import (
     StoredResponse,
     StoreStats,
     StoreUnavailable,
+    TextSearch,
     TreeNode,
 )
 
@@ -365,6 +366,12 @@ class Store(ABC):
             if after is None or after.parent != parent:
                 raise NotStored("record", page.after)
         return found
+
+    async def records_with_text(self, owner: str, search: TextSearch) -> list[Record]:
+        """Returns the newest records that a search finds, at most `MAX_RECORDS_FOUND`: below the newest
+        `MAX_PARENTS_SEARCHED`, and of at most `MAX_SEARCHED_BYTES`.
+        """
+        return await self._ask(records.with_text(self._dialect, owner, search))
 
     @abstractmethod
     async def delete_record(self, owner: str, kind: str, id: str) -> bool:

@@ -15,6 +15,11 @@ UNFINISHED: Final = frozenset({"queued", "in_progress"})
 
 MAX_SEARCHED: Final = 5000
 """Maximum responses that a search looks at."""
+MAX_PARENTS_SEARCHED: Final = 1000
+"""Maximum records below which a search looks, and that lists in another order than that of writing look at."""
+MAX_SEARCHED_BYTES: Final = 1 << 16
+"""Maximum bytes of a record in which a search looks."""
+MAX_RECORDS_FOUND: Final = 1000
 MAX_TREE: Final = 500
 DELIVERY_SECONDS: Final = 30.0
 """Seconds for which a claimed webhook is reserved: twice as long as a delivery may take."""
@@ -191,6 +196,17 @@ class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
     def is_running(self) -> bool:
         """Whether it is in the background, and has not ended."""
         return self.background and self.status in UNFINISHED
+
+
+class TextSearch(NamedTuple):
+    """A search for the bytes `text`, in any case of ASCII letters, in the JSON of records of a `kind` that also has the
+    `marker`. They are below records of the kind `above`, which have no parent.
+    """
+
+    above: str
+    kind: str
+    marker: bytes
+    text: bytes
 
 
 class PendingWebhook(msgspec.Struct, frozen=True):

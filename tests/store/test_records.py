@@ -8,8 +8,17 @@ import msgspec
 import pytest
 
 from codex_proxy.commands.store import check_rows
+from codex_proxy.store import records
 from codex_proxy.store.store import Store
-from codex_proxy.store.values import NotStored, PageRequest, Record, Retention, StoreDamaged
+from codex_proxy.store.values import (
+    MAX_SEARCHED_BYTES,
+    NotStored,
+    PageRequest,
+    Record,
+    Retention,
+    StoreDamaged,
+    TextSearch,
+)
 from tests.store.conftest import Make, Overwrite
 from tests.store.stored import OTHER, OWNER, Hands, record, session, turn
 
@@ -326,3 +335,45 @@ async def test_an_export_has_a_line_for_each_record(store: Store) -> None:
     ]  # fmt: skip
     assert exported[1]["record"] == {"id": "a", "text": ""}
     assert {each["type"] for each in exported} == {"record"}
+
+
+# --- searching ------------------------------------------------------------------------------------
+
+
+def said(id: str, parent: str, text: str, *, type: str = "said", kind: str = "item") -> Record:
+    json = msgspec.json.encode({"type": type, "text": text})
+    return Record(kind=kind, id=id, json=json, created=1.0, parent=parent)
+
+
+async def found(store: Store, text: bytes, owner: str = OWNER) -> list[tuple[str, str]]:
+    search = TextSearch("session", "item", b'"Said"', text)
+    return [(each.parent, each.id) for each in await store.records_with_text(owner, search)]
+
+
+async def test_a_search_finds_records_of_a_kind_by_text_and_marker_newest_first(store: Store) -> None:
+    await store.write_records(OWNER, [session("a"), session("b"), record("c", kind="agent")])
+    texts = [
+        said("one", "a", "the Roof"),
+        said("other", "b", 'a "roof" 100% \u00e4'),
+        said("agents", "a", "roof", type="told"),
+        said("kind", "a", "roof", kind="turn"),
+        said("above", "c", "roof"),
+        said("large", "a", "roof" + "x" * MAX_SEARCHED_BYTES),
+    ]
+    await store.write_records(OWNER, texts)
+    await store.write_records(OTHER, [session("a"), said("theirs", "a", "roof")])
+    assert await found(store, b"ROOF") == [("b", "other"), ("a", "one")]
+    assert await found(store, "100% \u00e4".encode()) == [("b", "other")]
+    assert await found(store, b"%") == [("b", "other")]
+    assert await found(store, b"roof", OTHER) == [("a", "theirs")]
+    assert await found(store, b"r__f") == []
+    await store.delete_record(OWNER, "session", "b")
+    assert await found(store, b"roof") == [("a", "one")]
+
+
+async def test_a_search_looks_below_the_newest_only(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "MAX_PARENTS_SEARCHED", 1)
+    await store.write_records(
+        OWNER, [session("a"), session("b"), said("one", "a", "x"), said("two", "b", "x")]
+    )
+    assert await found(store, b"x") == [("b", "two")]

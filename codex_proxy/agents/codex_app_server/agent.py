@@ -252,6 +252,7 @@ class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
     """
 
     own_tools = OWN_TOOLS
+    resume_command = "codex resume"
 
     def __init__(self, processes: AppServerProcesses, limits: PoolLimits, *, warm_plain: bool) -> None:
         super().__init__()

@@ -214,6 +214,7 @@ class ClaudeCodeAgent(PooledAgent[LaunchKey, ChildTransport]):
     any_model = True
     own_tools = OWN_TOOLS
     sessions_are_fixed = False
+    resume_command = "claude --resume"
 
     def __init__(self, processes: ClaudeProcesses, clock: Clock) -> None:
         super().__init__()

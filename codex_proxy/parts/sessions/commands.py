@@ -60,8 +60,8 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
 
 
 class Change(msgspec.Struct, frozen=True, tag="change"):
-    """The settings that differ between `before` and `after`, and new metadata unless None; and of Anthropic's API the
-    title, unless it stays, the time when the session is archived, and the files that were `added` to its folder, or (by
+    """The settings that differ between `before` and `after`, and new metadata unless None; the title, unless it stays;
+    the time when the session is archived; and of Anthropic's API the files that were `added` to its folder, or (by
     their ids) `removed`. `fields`: what the log tells of it.
     """
 
@@ -70,6 +70,10 @@ class Change(msgspec.Struct, frozen=True, tag="change"):
     metadata: dict[str, str] | None = None
     title: str | msgspec.UnsetType | None = msgspec.UNSET
     archived_at: int | None = None
+    restored: bool = False
+    """Whether the session is no longer archived."""
+    is_activity: bool = True
+    """Whether the session's time of the last activity is that of the change."""
     added: tuple[FileResource, ...] = ()
     removed: tuple[str, ...] = ()
     fields: dict[str, Any] | None = None
@@ -80,14 +84,24 @@ class Change(msgspec.Struct, frozen=True, tag="change"):
         title = msgspec.UNSET if before.title == after.title else after.title
         added = tuple(each for each in after.resources if each not in before.resources)
         removed = tuple(each.id for each in before.resources if each not in after.resources)
-        return cls(before.agent, after.agent, metadata, title, after.archived_at, added, removed)
+        restored = before.archived_at is not None and after.archived_at is None
+        return cls(
+            before.agent,
+            after.agent,
+            metadata,
+            title,
+            after.archived_at,
+            restored,
+            added=added,
+            removed=removed,
+        )
 
     def applied_to(self, session: Session) -> Session:
         before = asdict(self.before)
         changed = {name: value for name, value in asdict(self.after).items() if value != before[name]}
         metadata = session.metadata if self.metadata is None else self.metadata
         title = session.title if self.title is msgspec.UNSET else self.title
-        archived_at = session.archived_at or self.archived_at
+        archived_at = None if self.restored else session.archived_at or self.archived_at
         agent = replace(session.agent, **changed)
         # Another server may have made the change, and been lost before it said so.
         replaced = {*self.removed, *(each.id for each in self.added)}

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from codex_proxy.core.items import McpCall, Message, Part, TextPart, ToolCall
+from codex_proxy.core.shown_text import escape, one_line
 from codex_proxy.parts.sessions.sessions import CallResult, Content, Entry, UserMessage, WholeItem
+
+MAX_BEGINNING: Final = 80
+"""Maximum characters of the beginning of a session's first message."""
 
 
 def message_item(content: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -79,3 +83,10 @@ def content_said(parts: Iterable[Part]) -> Content:
         else {"type": "input_image", "image_url": part.url}
         for part in parts
     )
+
+
+def beginning_of(messages: Iterable[Content]) -> str:
+    """Returns the beginning of the first text of some messages as one line; empty if they have none."""
+    texts = (part["text"] for content in messages for part in content if part["type"] == "input_text")
+    line = escape(next(filter(None, map(one_line, texts)), ""))
+    return line if len(line) <= MAX_BEGINNING else line[: MAX_BEGINNING - 1] + "…"

@@ -12,12 +12,13 @@ from codex_proxy.app.server_parts import ServerPart
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.endpoint import AnswerType, Endpoint, Handler, Kind, Parameter, Schema, one_of
 from codex_proxy.http.listing import MAX_PAGE_ITEMS
-from codex_proxy.parts.sessions import handlers, wire
+from codex_proxy.parts.sessions import handlers, request_values, summary_handlers, wire
 from codex_proxy.parts.sessions.agents import Agent, AgentDeleted
 from codex_proxy.parts.sessions.answers import answer_ask
 from codex_proxy.parts.sessions.service import SESSIONS, Sessions
 from codex_proxy.parts.sessions.sessions import AgentSession, Environment, SessionDeleted, Turn
 from codex_proxy.parts.sessions.subagents import SubagentObject
+from codex_proxy.parts.sessions.summaries import SessionSummary
 from codex_proxy.settings.fields import Settings
 from codex_proxy.surfaces.answers.renderer import ItemList, Object
 
@@ -30,7 +31,7 @@ _PAGE: Final = (
     Parameter(
         "limit",
         "query",
-        {"type": "integer", "minimum": 1, "maximum": MAX_PAGE_ITEMS, "default": handlers.DEFAULT_LIMIT},
+        {"type": "integer", "minimum": 1, "maximum": MAX_PAGE_ITEMS, "default": request_values.DEFAULT_LIMIT},
         "Maximum objects of the page.",
     ),
     Parameter("order", "query", one_of("asc", "desc"), "By time of creation; `desc` without it."),
@@ -40,7 +41,7 @@ _FREE_PAGE: Final = (
     Parameter(
         "limit",
         "query",
-        {"type": "integer", "default": handlers.DEFAULT_LIMIT},
+        {"type": "integer", "default": request_values.DEFAULT_LIMIT},
         f"Maximum objects of the page; outside of 1 to {MAX_PAGE_ITEMS} the nearest of these.",
     ),
     _PAGE[2],
@@ -57,6 +58,27 @@ _CHOICE: Final = (
         {"type": "object", "additionalProperties": _TEXT},
         "Only sessions with this metadata: `metadata[KEY]=VALUE`, up to 16 of them.",
     ),
+)
+_SUMMARY_CHOICE: Final = (
+    _PAGE[0],
+    Parameter(
+        "limit",
+        "query",
+        {
+            "type": "integer",
+            "minimum": 1,
+            "maximum": MAX_PAGE_ITEMS,
+            "default": summary_handlers.DEFAULT_SUMMARIES,
+        },
+        "Maximum objects of the page.",
+    ),
+    Parameter(
+        "search",
+        "query",
+        {"type": "string", "maxLength": summary_handlers.MAX_SEARCH},
+        "Only sessions with this text in the title or in a message of the client, in any case of ASCII letters.",
+    ),
+    Parameter("archived", "query", one_of("true", "false"), "The archived sessions, instead of the others."),
 )
 _IDEMPOTENCY: Final = Parameter(
     "Idempotency-Key",
@@ -126,6 +148,20 @@ ENDPOINTS: Final = (
         handlers.list_sessions,
         ItemList[AgentSession],
         parameters=(*_FREE_PAGE, *_CHOICE),
+    ),
+    _endpoint(
+        "GET /agents/session_summaries",
+        summary_handlers.list_session_summaries,
+        ItemList[SessionSummary],
+        parameters=_SUMMARY_CHOICE,
+        description="Looks at the 1000 sessions that were made last. Details: docs/agents-api.md.",
+    ),
+    _endpoint(f"GET {_SESSION}/summary", summary_handlers.retrieve_session_summary, SessionSummary),
+    _endpoint(
+        f"POST {_SESSION}/summary",
+        summary_handlers.update_session_summary,
+        SessionSummary,
+        body=wire.SummaryBody,
     ),
     *(
         each

@@ -8,19 +8,20 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from aiohttp import web
 from msgspec.structs import replace
 
 from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.shown_text import excerpt
+from codex_proxy.core.turn import Sandbox
 from codex_proxy.http.app_keys import RUNS
-from codex_proxy.http.body import IGNORED_HEADER, name_ignored, parse_body, read_body
+from codex_proxy.http.body import IGNORED_HEADER, name_ignored, read_body
 from codex_proxy.http.endpoint import json_response
 from codex_proxy.http.exchange import stream_response
 from codex_proxy.http.listing import MAX_PAGE_ITEMS, list_object
-from codex_proxy.http.middleware.request_context import NOTES, OWNER, REPLY_HEADERS
+from codex_proxy.http.middleware.request_context import CLIENT, NOTES, REPLY_HEADERS
 from codex_proxy.http.sse import EventStream
 from codex_proxy.http.turns import agent_headers, note_admitted
 from codex_proxy.parts.sessions import wire
@@ -28,7 +29,6 @@ from codex_proxy.parts.sessions.agents import (
     AgentDeleted,
     StoredAgent,
     agent_object,
-    ignored_in,
     settings_of,
 )
 from codex_proxy.parts.sessions.approvals import Approval
@@ -44,7 +44,15 @@ from codex_proxy.parts.sessions.records import (
     matches,
     not_found,
 )
-from codex_proxy.parts.sessions.service import SESSIONS, Sessions
+from codex_proxy.parts.sessions.request_values import (
+    id_in,
+    list_response,
+    page_in,
+    parse,
+    query_of,
+    sessions_at,
+)
+from codex_proxy.parts.sessions.service import Sessions
 from codex_proxy.parts.sessions.sessions import (
     CallResult,
     Content,
@@ -62,31 +70,15 @@ from codex_proxy.parts.sessions.subagents import subagent_object
 from codex_proxy.parts.sessions.versions import change_agent
 from codex_proxy.responses.prepare import PreparedResponse
 from codex_proxy.store.values import Page, PageRequest
-from codex_proxy.surfaces.requests.body import RequestModel, number_in, unsupported_value
+from codex_proxy.surfaces.requests.body import unsupported_value
+from codex_proxy.surfaces.requests.options import SANDBOX_HEADER, sandbox_of
 
-M = TypeVar("M", bound=RequestModel)
 T = TypeVar("T")
 
-DEFAULT_LIMIT: Final = 20
 MAX_KEY: Final = 256
 """Maximum characters of an `Idempotency-Key`."""
 THREAD_HEADER: Final = "x-codex-thread"
 _METADATA: Final = re.compile(r"metadata\[(.+)\]", re.DOTALL)
-
-
-async def _parse(request: web.Request, model: type[M]) -> tuple[M, bytes]:
-    body = await read_body(request)
-    given, ignored = await parse_body(request, body, lambda body, _: wire.parse_body_of(model, body))
-    name_ignored(request, ignored)
-    if isinstance(given, wire.AgentFields):
-        name_ignored(request, ignored_in(given))
-    else:
-        name_ignored(request, ignored_in(getattr(given, "agent", None), "agent."))
-    return given, body
-
-
-def _at(request: web.Request) -> tuple[Sessions, str]:
-    return request.app[SESSIONS], request[OWNER]
 
 
 # --- agents -------------------------------------------------------------------------------------
@@ -94,8 +86,8 @@ def _at(request: web.Request) -> tuple[Sessions, str]:
 
 async def create_agent(request: web.Request) -> web.Response:
     """Saves an agent."""
-    sessions, owner = _at(request)
-    given, _ = await _parse(request, wire.CreateAgentBody)
+    sessions, owner = sessions_at(request)
+    given, _ = await parse(request, wire.CreateAgentBody)
     now = sessions.now()
     agent = StoredAgent(
         id=sessions.new_id("agent_"),
@@ -110,15 +102,15 @@ async def create_agent(request: web.Request) -> web.Response:
 
 async def list_agents(request: web.Request) -> web.Response:
     """Lists the saved agents."""
-    sessions, owner = _at(request)
-    page = await sessions.store.page(owner, AGENT, _page_of(request, clamps=True))
-    return _list([agent_object(agent) for agent in page.items], page)
+    sessions, owner = sessions_at(request)
+    page = await sessions.store.page(owner, AGENT, page_in(request, clamps=True))
+    return list_response([agent_object(agent) for agent in page.items], page)
 
 
 async def retrieve_agent(request: web.Request) -> web.Response:
     """Returns a saved agent."""
-    sessions, owner = _at(request)
-    return json_response(agent_object(await sessions.store.get(owner, AGENT, _id(request))))
+    sessions, owner = sessions_at(request)
+    return json_response(agent_object(await sessions.store.get(owner, AGENT, id_in(request))))
 
 
 async def update_agent(request: web.Request) -> web.Response:
@@ -126,21 +118,21 @@ async def update_agent(request: web.Request) -> web.Response:
 
     An object replaces a whole one; null clears a field.
     """
-    sessions, owner = _at(request)
-    given, _ = await _parse(request, wire.AgentBody)
+    sessions, owner = sessions_at(request)
+    given, _ = await parse(request, wire.AgentBody)
 
     def changed(agent: StoredAgent) -> StoredAgent:
         agent.require_active()
         metadata = (given.metadata or {}) if "metadata" in given.model_fields_set else agent.metadata
         return replace(agent, settings=settings_of(given, agent.settings), metadata=metadata)
 
-    return json_response(agent_object(await change_agent(sessions, owner, _id(request), changed)))
+    return json_response(agent_object(await change_agent(sessions, owner, id_in(request), changed)))
 
 
 async def delete_agent(request: web.Request) -> web.Response:
     """Deletes a saved agent. Its sessions stay."""
-    sessions, owner = _at(request)
-    id = _id(request)
+    sessions, owner = sessions_at(request)
+    id = id_in(request)
     if not await sessions.store.delete(owner, AGENT, id):
         raise not_found(AGENT, id)
     deleted: AgentDeleted = {"id": id, "object": "agent.deleted", "deleted": True}
@@ -155,9 +147,9 @@ async def create_session(request: web.Request) -> web.StreamResponse:
 
     With `stream` its events follow until it is idle.
     """
-    sessions, owner = _at(request)
+    sessions, owner = sessions_at(request)
     store = sessions.store  # without one the body is not read
-    given, _ = await _parse(request, wire.SessionBody)
+    given, _ = await parse(request, wire.SessionBody)
     id = sessions.new_id("sess_")
     environment = _environment(given.environment, id)
     inline = wire.AgentFields() if given.agent is None else given.agent
@@ -181,6 +173,7 @@ async def create_session(request: web.Request) -> web.StreamResponse:
         agent=settings,
         environment=environment,
         metadata=given.metadata or {},
+        sandbox=_sandbox(request, environment),
     )
     request[NOTES] |= {"session": session.id, "model": settings.model, "stream": bool(given.stream)}
     sessions.check_room(owner)
@@ -237,6 +230,16 @@ def _environment(given: wire.Environment, session: str) -> dict[str, Any]:
     }
 
 
+def _sandbox(request: web.Request, environment: Mapping[str, Any]) -> Sandbox | Literal[""]:
+    """Returns the sandbox that the client chooses for a session, if it chooses any. Raises `Fault` for a wider one than
+    its key's.
+    """
+    given = request.headers.get(SANDBOX_HEADER, "").strip()
+    if not given:
+        return ""
+    return sandbox_of(given, request[CLIENT].settings.sandbox)
+
+
 def _messages(given: str | Sequence[wire.InputMessage] | None) -> list[Content]:
     if given is None:
         return []
@@ -251,8 +254,8 @@ def _content(parts: Sequence[Any]) -> Content:
 
 async def list_sessions(request: web.Request) -> web.Response:
     """Lists the sessions, also those of one agent or with some metadata."""
-    sessions, owner = _at(request)
-    asked = _page_of(request, clamps=True)
+    sessions, owner = sessions_at(request)
+    asked = page_in(request, clamps=True)
     agent_id = request.query.get("agent_id")
     wanted = {key[1]: value for name, value in request.query.items() if (key := _METADATA.fullmatch(name))}
     if len(wanted) > 16:
@@ -269,7 +272,7 @@ async def list_sessions(request: web.Request) -> web.Response:
         ]
         after, more = page.items[-1].id if page.items else after, page.has_more
     shown = Page(tuple(found[: asked.limit]), more or len(found) > asked.limit)
-    return _list([session_object(each) for each in shown.items], shown)
+    return list_response([session_object(each) for each in shown.items], shown)
 
 
 async def retrieve_session(request: web.Request) -> web.Response:
@@ -277,17 +280,17 @@ async def retrieve_session(request: web.Request) -> web.Response:
 
     The header `x-codex-thread` has the id of the agent's own session, if the agent stores one.
     """
-    sessions, owner = _at(request)
-    session = await sessions.session(owner, _id(request))
+    sessions, owner = sessions_at(request)
+    session = await sessions.session(owner, id_in(request))
     _name_thread(request, session)
     return json_response(session_object(session))
 
 
 async def update_session(request: web.Request) -> web.Response:
     """Changes a session's metadata, or the settings of its agent from the next turn on."""
-    sessions, owner = _at(request)
-    id = _id(request)
-    given, _ = await _parse(request, wire.SessionUpdateBody)
+    sessions, owner = sessions_at(request)
+    id = id_in(request)
+    given, _ = await parse(request, wire.SessionUpdateBody)
     session = await sessions.session(owner, id)
     if not given.model_fields_set:
         raise bad_request("Give at least one of 'metadata', 'agent' and 'review'.")
@@ -325,8 +328,8 @@ async def delete_session(request: web.Request) -> web.Response:
 
     Refused while a turn goes on. Open streams end.
     """
-    sessions, owner = _at(request)
-    id = _id(request)
+    sessions, owner = sessions_at(request)
+    id = id_in(request)
     await sessions.run(sessions.delete(owner, id))
     deleted: SessionDeleted = {"id": id, "object": "agent.session.deleted", "deleted": True}
     return json_response(deleted)
@@ -340,9 +343,9 @@ async def create_session_events(request: web.Request) -> web.Response:
 
     The answer is empty: what becomes of them is in the session's events.
     """
-    sessions, owner = _at(request)
-    given, body = await _parse(request, wire.EventsBody)
-    session = await sessions.session(owner, _id(request))
+    sessions, owner = sessions_at(request)
+    given, body = await parse(request, wire.EventsBody)
+    session = await sessions.session(owner, id_in(request))
     request[NOTES] |= {"session": session.id}
     key = request.headers.get("Idempotency-Key")
     if key is not None and not 1 <= len(key) <= MAX_KEY:
@@ -374,11 +377,11 @@ def _change(event: Any, place: str) -> Submitted:
 
 async def stream_session_events(request: web.Request) -> web.StreamResponse:
     """Returns the session's events from now on, as server-sent events."""
-    sessions, owner = _at(request)
-    session = await sessions.session(owner, _id(request))
+    sessions, owner = sessions_at(request)
+    session = await sessions.session(owner, id_in(request))
     request[NOTES] |= {"session": session.id, "stream": True}
     _name_thread(request, session)
-    given = _query(request).get("include_obfuscation", "true")
+    given = query_of(request).get("include_obfuscation", "true")
     if given not in ("true", "false"):
         raise unsupported_value("include_obfuscation", given, "'true', 'false'")
     with sessions.stream(owner):
@@ -389,7 +392,7 @@ async def stream_session_events(request: web.Request) -> web.StreamResponse:
 async def _send_events(request: web.Request, reader: EventReader, status: int = 200) -> web.StreamResponse:
     stream = EventStream(request, dict)
     stream.response.set_status(status)
-    keepalive = _at(request)[0].responses.heartbeat
+    keepalive = sessions_at(request)[0].responses.heartbeat
     return await stream_response(reader, stream, keepalive=keepalive, comment=lambda: CONNECTED)
 
 
@@ -398,23 +401,23 @@ async def _send_events(request: web.Request, reader: EventReader, status: int = 
 
 async def list_session_items(request: web.Request) -> web.Response:
     """Lists the items of a session."""
-    sessions, owner = _at(request)
-    return await _items_below(request, await sessions.session(owner, _id(request)))
+    sessions, owner = sessions_at(request)
+    return await _items_below(request, await sessions.session(owner, id_in(request)))
 
 
 async def _items_below(request: web.Request, parent: Session | Subagent) -> web.Response:
-    sessions, owner = _at(request)
-    asked = _page_of(request, clamps=True)
+    sessions, owner = sessions_at(request)
+    asked = page_in(request, clamps=True)
     page = await sessions.store.page(owner, ENTRY, asked, parent=parent.id, unknown_after=_unknown_item())
-    return _list([item for item in map(item_object, page.items) if item], page)
+    return list_response([item for item in map(item_object, page.items) if item], page)
 
 
 async def list_session_turns(request: web.Request) -> web.Response:
     """Lists the turns of a session."""
-    sessions, owner = _at(request)
-    session = await sessions.session(owner, _id(request))
-    page = await sessions.store.page(owner, TURN, _page_of(request), parent=session.id)
-    return _list([turn_object(turn) for turn in page.items], page)
+    sessions, owner = sessions_at(request)
+    session = await sessions.session(owner, id_in(request))
+    page = await sessions.store.page(owner, TURN, page_in(request), parent=session.id)
+    return list_response([turn_object(turn) for turn in page.items], page)
 
 
 async def retrieve_session_turn(request: web.Request) -> web.Response:
@@ -428,19 +431,19 @@ async def list_turn_items(request: web.Request) -> web.Response:
 
 
 async def _items_of(request: web.Request, turn: SessionTurn) -> web.Response:
-    sessions, owner = _at(request)
-    asked = _page_of(request, clamps=True)
+    sessions, owner = sessions_at(request)
+    asked = page_in(request, clamps=True)
     if asked.after is not None:
         after = await sessions.store.find(owner, ENTRY, asked.after)
         if after is None or after.turn != turn.id:
             raise _unknown_item()
     page = await sessions.store.entries_of(owner, turn, asked)
-    return _list([item for item in map(item_object, page.items) if item], page)
+    return list_response([item for item in map(item_object, page.items) if item], page)
 
 
 async def _turn(request: web.Request) -> SessionTurn:
-    sessions, owner = _at(request)
-    session = await sessions.session(owner, _id(request))
+    sessions, owner = sessions_at(request)
+    session = await sessions.session(owner, id_in(request))
     id = request.match_info["turn_id"]
     turn = await sessions.store.get(owner, TURN, id)
     if turn.session != session.id or turn.subagent:
@@ -453,18 +456,18 @@ async def _turn(request: web.Request) -> SessionTurn:
 
 async def list_subagents(request: web.Request) -> web.Response:
     """Lists the subagents of a session, also closed ones."""
-    sessions, owner = _at(request)
-    session = await sessions.session(owner, _id(request))
+    sessions, owner = sessions_at(request)
+    session = await sessions.session(owner, id_in(request))
     return await _resources_below(request, session.id, SUBAGENT, subagent_object)
 
 
 async def _resources_below(
     request: web.Request, parent: str, kind: Kind[T], shown: Callable[[T], Any]
 ) -> web.Response:
-    sessions, owner = _at(request)
-    asked, fault = _page_of(request), _unknown_resource()
+    sessions, owner = sessions_at(request)
+    asked, fault = page_in(request), _unknown_resource()
     page = await sessions.store.page(owner, kind, asked, parent=parent, unknown_after=fault)
-    return _list([*map(shown, page.items)], page)
+    return list_response([*map(shown, page.items)], page)
 
 
 async def retrieve_subagent(request: web.Request) -> web.Response:
@@ -493,8 +496,8 @@ async def list_subagent_turn_items(request: web.Request) -> web.Response:
 
 
 async def _subagent(request: web.Request) -> Subagent:
-    sessions, owner = _at(request)
-    session = await sessions.session(owner, _id(request))
+    sessions, owner = sessions_at(request)
+    session = await sessions.session(owner, id_in(request))
     id = request.match_info["subagent_id"]
     subagent = await sessions.store.get(owner, SUBAGENT, id)
     if subagent.session != session.id:
@@ -503,7 +506,7 @@ async def _subagent(request: web.Request) -> Subagent:
 
 
 async def _subagent_turn(request: web.Request) -> SessionTurn:
-    sessions, owner = _at(request)
+    sessions, owner = sessions_at(request)
     subagent = await _subagent(request)
     id = request.match_info["turn_id"]
     turn = await sessions.store.get(owner, TURN, id)
@@ -521,18 +524,18 @@ def _unknown_resource() -> Fault:
 
 async def list_nothing(request: web.Request) -> web.Response:
     """Lists what sessions of this server do not have: an empty list."""
-    sessions, owner = _at(request)
+    sessions, owner = sessions_at(request)
     if "id" in request.match_info:
-        await sessions.session(owner, _id(request))
-    if _page_of(request).after is not None:
+        await sessions.session(owner, id_in(request))
+    if page_in(request).after is not None:
         raise _unknown_resource()
     return json_response(list_object([], has_more=False))
 
 
 async def retrieve_environment(request: web.Request) -> web.Response:
     """Returns the environment of a session, a folder of this machine."""
-    sessions, owner = _at(request)
-    id = _id(request)
+    sessions, owner = sessions_at(request)
+    id = id_in(request)
     session = await sessions.store.find(owner, SESSION, id.replace("env_", "sess_"))
     if session is None:  # of Anthropic's API
         session = await sessions.store.find(owner, SESSION, id.replace("env_", "sesn_"))
@@ -559,38 +562,5 @@ async def refuse_hosted(request: web.Request) -> web.Response:
 # --- queries --------------------------------------------------------------------------------------
 
 
-def _id(request: web.Request) -> str:
-    return request.match_info["id"]
-
-
 def _unknown_item() -> Fault:
     return bad_request("Invalid session item ID in `after`", "after")
-
-
-def _query(request: web.Request) -> Mapping[str, str]:
-    """Returns the query. Raises `Fault` for a key that is there twice."""
-    for name in request.query:
-        if len(request.query.getall(name)) > 1:
-            raise bad_request(f"'{excerpt(name)}' is in the query more than once.", excerpt(name))
-    return request.query
-
-
-def _page_of(request: web.Request, *, clamps: bool = False) -> PageRequest:
-    """Parses `limit`, `order` and `after`. `clamps`: whether a limit outside of its range becomes the nearest in it."""
-    query = _query(request)
-    order = query.get("order", "desc")
-    if order not in ("asc", "desc"):
-        raise unsupported_value("order", order, "'asc', 'desc'")
-    given = query.get("limit")
-    limit = DEFAULT_LIMIT
-    if given is not None and clamps and re.fullmatch(r"-?[0-9]{1,18}", given):
-        limit = min(max(int(given), 1), MAX_PAGE_ITEMS)
-    elif given is not None:
-        if number_in(given, 18) < 0 or not 1 <= int(given) <= MAX_PAGE_ITEMS:
-            raise bad_request(f"limit must be between 1 and {MAX_PAGE_ITEMS}", "limit")
-        limit = int(given)
-    return PageRequest(limit, "asc" if order == "asc" else "desc", query.get("after"))
-
-
-def _list(objects: Sequence[Any], page: Page[Any]) -> web.Response:
-    return json_response(list_object(objects, has_more=page.has_more))

@@ -14,13 +14,21 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.parts.sessions.agents import StoredAgent
 from codex_proxy.parts.sessions.approvals import Ask
 from codex_proxy.parts.sessions.log import LogPage
-from codex_proxy.parts.sessions.sessions import Call, Entry, Session, SessionTurn, Subagent
+from codex_proxy.parts.sessions.sessions import (
+    Call,
+    Entry,
+    Session,
+    SessionTurn,
+    Subagent,
+    UserMessage,
+)
 from codex_proxy.parts.sessions.state import Stored
 from codex_proxy.parts.sessions.subagents import SubagentEntry
 from codex_proxy.store.health import store_errors_as_faults
 from codex_proxy.store.record_leases import Following, NodeId, RecordLease, WrittenRecords
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import (
+    MAX_PARENTS_SEARCHED,
     NotStored,
     Page,
     PageRequest,
@@ -28,6 +36,7 @@ from codex_proxy.store.values import (
     Record,
     RecordKey,
     StoreConflict,
+    TextSearch,
 )
 
 T = TypeVar("T")
@@ -211,6 +220,22 @@ class SessionStore:
                 raise unknown_after or not_found(kind, error.id) from None
         return Page(tuple(map(kind.decode, found.items)), found.has_more)
 
+    async def newest_sessions(self, owner: str) -> list[Session]:
+        """Returns the sessions that were made last, at most `MAX_PARENTS_SEARCHED`, the newest first."""
+        page = PageRequest(MAX_PARENTS_SEARCHED, "desc", None)
+        return [*(await self.page(owner, SESSION, page)).items]
+
+    async def sessions_with(self, owner: str, text: str) -> set[str]:
+        """Returns the ids of those of `newest_sessions` with a message of the client that contains the text, in any
+        case of ASCII letters.
+        """
+        sought = msgspec.json.encode(text)[1:-1]
+        search = TextSearch(SESSION.name, ENTRY.name, b'"user_message"', sought)
+        with store_errors_as_faults():
+            found = await self._store.records_with_text(owner, search)
+        lower = text.encode().lower()
+        return {each.parent for each in found if _is_said(ENTRY.decode(each), lower)}
+
     async def all_entries(self, owner: str, session: str) -> list[Entry]:
         """Returns a session's entries, oldest first."""
         entries: list[Entry] = []
@@ -316,6 +341,12 @@ class SessionStore:
         with store_errors_as_faults():
             found = await self._store.busy_records(SESSION.name)
         return [(owner, record.id) for owner, record in found]
+
+
+def _is_said(entry: Entry, text: bytes) -> bool:
+    """Whether a message of the client contains a text of lower-case ASCII letters."""
+    said = entry.item.content if isinstance(entry.item, UserMessage) else ()
+    return any(text in part["text"].encode().lower() for part in said if part["type"] == "input_text")
 
 
 def matches(metadata: Mapping[str, str], wanted: Mapping[str, str]) -> bool:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import structlog
 
@@ -20,6 +20,7 @@ from codex_proxy.core.own_errors import trace_of
 from codex_proxy.core.turn import fixed_by_session
 from codex_proxy.parts.sessions.approvals import MAY_NOT_APPROVE, Approval, Ask
 from codex_proxy.parts.sessions.commands import (
+    Change,
     HeldMessages,
     Interrupt,
     Result,
@@ -193,13 +194,15 @@ class LiveSession:
         services, id = self._service.responses.runs.services, self.session.id
         return await services.turns_elsewhere(self.owner, id, thread.agent, thread.id, thread.imported)
 
-    async def change(
-        self, changed: Callable[[Session], Session], fields: Mapping[str, Any] | None = None
-    ) -> None:
-        """Changes the session to `changed(session)` (`SessionState.change`). Raises `Fault`."""
-        async with self._changed_by_client():
+    async def change(self, change: Change) -> None:
+        """Changes the session (`SessionState.change`). Raises `Fault`: CONFLICT to archive it while a turn goes on."""
+        async with self._changed_by_client(restores=change.restored):
+            changed = change.applied_to(self.session)
+            if changed.archived_at is not None and (self.state.turn is not None or self.session.queued):
+                raise conflict("The session is at work. Cancel its turn, and archive it when it is idle.")
             with self._all_or_none():
-                self.state.change(changed(self.session), self._service.now(), fields)
+                now = self._service.now() if change.is_activity else changed.last_active_at
+                self.state.change(changed, now, change.fields)
                 await self._commit()
 
     async def delete(self) -> None:
@@ -236,17 +239,19 @@ class LiveSession:
             self._on_right_lost(LEASE_LOST)
 
     @contextlib.asynccontextmanager
-    async def _changed_by_client(self, *, deletes: bool = False) -> AsyncIterator[None]:
-        """Lets a client change the session. Raises `Fault` if it was deleted or archived; also at once while the store
-        takes nothing, for which the turn waits and holds the session.
+    async def _changed_by_client(
+        self, *, deletes: bool = False, restores: bool = False
+    ) -> AsyncIterator[None]:
+        """Lets a client change the session. Raises `Fault` if it was deleted, or archived unless the client `deletes`
+        or `restores` it; also at once while the store takes nothing, for which the turn waits and holds the session.
         """
         if self.commits.trouble is not None:
             raise Fault(self.commits.trouble)
         async with self._changing():
             if self.gone:
                 raise not_found(SESSION, self.session.id)
-            if self.session.archived_at is not None and not deletes:
-                raise conflict("The session is archived: it can only be read or deleted.")
+            if self.session.archived_at is not None and not (deletes or restores):
+                raise conflict("The session is archived: it can only be read, restored or deleted.")
             yield
 
     @contextlib.contextmanager

@@ -236,12 +236,15 @@ class Sessions:
         id: str,
         changed: Callable[[Session], Session],
         fields: dict[str, Any] | None = None,
+        *,
+        is_activity: bool = True,
     ) -> None:
         """Changes a session to `changed(session)` (`Change`); what others change meanwhile stays. `fields`: what the
         log tells of it. Raises `Fault`.
         """
         session = await self.session(owner, id)
-        await self._do(owner, id, replace(Change.between(session, changed(session)), fields=fields))
+        change = Change.between(session, changed(session))
+        await self._do(owner, id, replace(change, fields=fields, is_activity=is_activity))
 
     async def rest(self, owner: str, id: str) -> None:
         """Waits until no agent of this server works on a session."""
@@ -278,7 +281,7 @@ class Sessions:
                     case Submit():
                         await self._submit(live, command)
                     case Change():
-                        await live.change(command.applied_to, command.fields)
+                        await live.change(command)
                     case Delete():
                         await live.delete()
                     case Follow():
@@ -342,7 +345,7 @@ class Sessions:
         not seen; 0 if there is none that can go on. Raises `Fault`, which names the field of the session.
         """
         responses, client = self.responses, self.responses.clients.by_name(owner)
-        context_of_request = _parse_context(client, session.environment)
+        context_of_request = _parse_context(client, session)
 
         def parse_request() -> ParsedResponse:
             return parse(encode_json(turn_request(session.agent, items)), context=context_of_request)
@@ -552,10 +555,11 @@ def _with_images(change: Submitted) -> list[Content]:
     return [content for content in given if any(part["type"] == "input_image" for part in content)]
 
 
-def _parse_context(client: Client, environment: Mapping[str, Any]) -> ParseContext:
+def _parse_context(client: Client, session: Session) -> ParseContext:
+    environment, sandbox = session.environment, session.sandbox_below(client.settings.sandbox)
     if environment["type"] == "none":
         return ParseContext(client.settings, client.catalog, RequestHints(mode="model"))
-    hints = RequestHints(mode="agent", workdir=environment["workspace_directory"])
+    hints = RequestHints(mode="agent", workdir=environment["workspace_directory"], sandbox=sandbox)
     return ParseContext(client.settings, client.catalog, hints)
 
 

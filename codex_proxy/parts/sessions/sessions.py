@@ -30,9 +30,11 @@ from codex_proxy.core.items import (
     ItemStatus,
     McpCall,
     Message,
+    PlanStep,
     Reasoning,
     ToolCall,
 )
+from codex_proxy.core.turn import SANDBOXES, Sandbox
 from codex_proxy.parts.sessions.agents import AgentSettings, SessionAgent, session_agent_object
 from codex_proxy.parts.sessions.approvals import Ask, ask_object, json_value
 from codex_proxy.parts.sessions.placed_files import FileResource
@@ -100,10 +102,21 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     metadata: dict[str, str] = {}
     agent_version: int = 1
     title: str | None = None
+    """The user's, if there is one."""
+    beginning: str = ""
+    """The beginning of the first message."""
+    sandbox: Sandbox | Literal[""] = ""
+    """The widest sandbox of the session's turns, which the client has chosen; empty: the key's."""
+    forked_from: str = ""
+    """The id of the session whose items this one began with, if it is a fork."""
+    plan: tuple[PlanStep, ...] = ()
+    """The newest plan of the agent, if it tells one."""
+    context_used: int = 0
+    """The tokens of the last call of the model, which the next one has before it; 0: not told."""
     environment_id: str = ""
     """That of the environment of Anthropic's API, if the session has one."""
     archived_at: int | None = None
-    """When it was archived, through Anthropic's API: since then it can only be read or deleted."""
+    """When it was archived: since then it can only be read, restored or deleted."""
     resources: tuple[FileResource, ...] = ()
     status: SessionStatus = "idle"
     error: str | None = None
@@ -130,6 +143,10 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def thread(self) -> AgentThread | None:
         """The agent's own session that has the conversation, if the agent stores it."""
         return self.threads[-1] if self.threads else None
+
+    def sandbox_below(self, widest: Sandbox) -> Sandbox:
+        """Returns the sandbox of the session's turns for a key with this sandbox."""
+        return min(self.sandbox or widest, widest, key=SANDBOXES.index)
 
     @property
     def open_calls(self) -> tuple[Call, ...]:

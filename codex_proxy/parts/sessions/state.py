@@ -27,7 +27,7 @@ from codex_proxy.core.items import HistoryMessage, ItemStatus
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.parts.sessions.approvals import Approval, Ask, TurnAsks, TurnRules
 from codex_proxy.parts.sessions.commands import WAITING, Result, conflict
-from codex_proxy.parts.sessions.conversation import content_said
+from codex_proxy.parts.sessions.conversation import beginning_of, content_said
 from codex_proxy.parts.sessions.log import (
     LOGGED,
     Decided,
@@ -68,14 +68,10 @@ from codex_proxy.parts.sessions.subagents import (
     SubagentRecord,
     Subagents,
 )
-from codex_proxy.parts.sessions.turn_errors import outcome_of
+from codex_proxy.parts.sessions.turn_errors import outcome_of, turn_elsewhere
 
 MAX_QUEUED: Final = 100
 """Maximum batches of messages that wait in a session."""
-
-_IMPORTED: Final[Mapping[str, TurnStatus]] = {Stop.STOP: "completed", Stop.INTERRUPTED: "cancelled"}
-"""The status of a turn that another program has run, by its end; others have failed."""
-FAILED_ELSEWHERE: Final = TurnError("internal_error", "The turn failed in the program that ran it.")
 
 _NOT_ONLY_RENDERED: Final = CONCERNS_SUBAGENTS | {InputTaken, RequestClosed}
 
@@ -227,22 +223,12 @@ class SessionState:
 
     def import_turn(self, found: TurnElsewhere, turn_id: str, now: int) -> None:
         """Adds a turn that another program has run on the agent's own session. Nothing is told: it was not here."""
-        session = self.session
-        turn = SessionTurn(
-            id=turn_id,
-            session=session.id,
-            agent_id=session.agent_id,
-            created_at=found.started_at or now,
-            started_at=found.started_at or now,
-            completed_at=found.completed_at or found.started_at or now,
-            status=_IMPORTED.get(found.stop, "failed"),
-            error=None if found.stop in _IMPORTED else FAILED_ELSEWHERE,
-            before=self.last_item,
-        )
+        turn = turn_elsewhere(found, self.session, turn_id, self.last_item, now)
         renderer, said = TurnRenderer.of(turn, self._log), 0
         for part in found.parts:
             if isinstance(part, HistoryMessage):
                 content = UserMessage(content_said(part.parts))
+                self._note_beginning([content.content])
                 renderer.add_input(content, "msg", name=said_name(turn_id, said))
                 said += 1
             else:
@@ -485,6 +471,7 @@ class SessionState:
         self._take_rendered()
 
     def _add_messages(self, messages: Sequence[Content], batch: str) -> None:
+        self._note_beginning(messages)
         for index, content in enumerate(messages):
             self._add_input(UserMessage(content), "msg", name=said_name(batch, index))
 
@@ -502,6 +489,10 @@ class SessionState:
         if taken is not None:
             self._set(queued=tuple(batches.values()))
             self._add_messages(taken.messages, id)
+
+    def _note_beginning(self, messages: Sequence[Content]) -> None:
+        if not self.session.beginning:
+            self._set(beginning=beginning_of(messages))
 
     def _end_call(self, call: Call, status: ItemStatus) -> None:
         entry = self._entries[call.item] = call_entry(call, status)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from codex_proxy.core.events import Stop, TurnEnded
+from codex_proxy.core.events import Stop, TurnElsewhere, TurnEnded
 from codex_proxy.core.faults import FaultKind
-from codex_proxy.parts.sessions.sessions import TurnError, TurnStatus
+from codex_proxy.parts.sessions.sessions import Session, SessionTurn, TurnError, TurnStatus
 
 _CODES: Final[Mapping[FaultKind, str]] = {
     FaultKind.INVALID_REQUEST: "invalid_request",
@@ -52,3 +52,25 @@ def outcome_of(ended: TurnEnded) -> tuple[TurnStatus, TurnError | None]:
     if ended.stop == Stop.LENGTH:
         return "failed", TOO_LONG
     return "cancelled" if ended.stop == Stop.INTERRUPTED else "completed", None
+
+
+_ELSEWHERE: Final[Mapping[str, TurnStatus]] = {Stop.STOP: "completed", Stop.INTERRUPTED: "cancelled"}
+"""The status of a turn that another program has run, by its end; others have failed."""
+_FAILED_ELSEWHERE: Final = TurnError("internal_error", "The turn failed in the program that ran it.")
+
+
+def turn_elsewhere(found: TurnElsewhere, session: Session, id: str, before: str, now: int) -> SessionTurn:
+    """Returns a turn that another program has run as a turn of the session, with this id. `before`: the id of the
+    session's last item; `now`: seconds since 1970, if the program does not tell the times.
+    """
+    return SessionTurn(
+        id=id,
+        session=session.id,
+        agent_id=session.agent_id,
+        created_at=found.started_at or now,
+        started_at=found.started_at or now,
+        completed_at=found.completed_at or found.started_at or now,
+        status=_ELSEWHERE.get(found.stop, "failed"),
+        error=None if found.stop in _ELSEWHERE else _FAILED_ELSEWHERE,
+        before=before,
+    )

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 from pydantic import AfterValidator, Field
 
 from codex_proxy.core.faults import Fault, bad_request
+from codex_proxy.core.shown_text import escape
 from codex_proxy.surfaces.models import Effort
 from codex_proxy.surfaces.requests.body import Name, Parameters, RequestModel, parse_as, wrong_value
 from codex_proxy.surfaces.requests.fields import ByKind, Refused, ignored_fields
@@ -303,6 +304,20 @@ class SessionUpdateBody(RequestModel, extra="allow"):
     metadata: AgentMetadata | None = None
     agent: SessionAgentUpdate | None = None
     review: Review = "none"
+
+
+def _in_one_line(title: str) -> str:
+    line = " ".join(title.split())
+    if not line:
+        raise wrong_value("invalid_value", "a title must not be blank: give null for none")
+    return escape(line)
+
+
+class SummaryBody(RequestModel, extra="allow"):
+    """The body of `POST /v1/agents/sessions/{id}/summary`."""
+
+    title: Annotated[str, Field(max_length=200), AfterValidator(_in_one_line)] | None = None
+    archived: bool = False
 
 
 # --- events of a client -------------------------------------------------------------------------

@@ -10,8 +10,9 @@ from codex_proxy.app.server import Server
 from codex_proxy.core.keys import DEFAULT_NAME
 from codex_proxy.core.turn import Toolset
 from codex_proxy.parts.sessions.approvals import Approval, Choice
+from codex_proxy.parts.sessions.commands import Change
 from codex_proxy.parts.sessions.service import SESSIONS, Sessions
-from codex_proxy.parts.sessions.sessions import AgentItem, Entry, Session
+from codex_proxy.parts.sessions.sessions import AgentItem, Entry
 
 
 def _sessions(server: Server) -> Sessions:
@@ -21,12 +22,9 @@ def _sessions(server: Server) -> Sessions:
 
 async def give_toolset(server: Server, id: str, toolset: Toolset, owner: str = DEFAULT_NAME) -> None:
     """Gives the agent of an idle session this toolset."""
-
-    def changed(session: Session) -> Session:
-        return replace(session, agent=replace(session.agent, toolset=toolset))
-
     async with _sessions(server).live(owner, id) as live:
-        await live.change(changed)
+        changed = replace(live.session, agent=replace(live.session.agent, toolset=toolset))
+        await live.change(Change.between(live.session, changed))
 
 
 async def answer(
