@@ -4,7 +4,7 @@ it to show a conversation. Source: docs/agents-api.md#beside-openais-api.
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, NamedTuple, TypedDict
+from typing import Final, Literal, NamedTuple, TypedDict
 
 from codex_proxy.admission.clients import Client
 from codex_proxy.agents.agent import Agent, agent_for
@@ -12,6 +12,7 @@ from codex_proxy.core.faults import Fault
 from codex_proxy.core.items import StepStatus
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Sandbox
+from codex_proxy.parts.sessions.approvals import SessionAsk, session_ask
 from codex_proxy.parts.sessions.sessions import (
     Batch,
     Session,
@@ -78,7 +79,7 @@ class SessionSummary(TypedDict):
     plan: list[Step] | None
     usage: TokenUsage | None
     context: ContextUse | None
-    asks: list[Any]
+    asks: list[SessionAsk]
     resume: str | None
 
 
@@ -121,7 +122,7 @@ def summary_object(session: Session, turn: SessionTurn | None, viewer: Viewer) -
         "plan": [{"step": each.step, "status": each.status} for each in session.plan] or None,
         "usage": usage_object(session.usage) if session.usage_known else None,
         "context": _context(session, viewer.client),
-        "asks": [],
+        "asks": [session_ask(each) for each in session.open_asks],
         "resume": _resume_command(session, viewer.agent),
     }
 
