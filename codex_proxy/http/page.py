@@ -35,6 +35,14 @@ FILES: Final = {
     "playground.js": "text/javascript",
     "code.js": "text/javascript",
     "lib.js": "text/javascript",
+    "items.js": "text/javascript",
+    "items.css": "text/css",
+    "output.js": "text/javascript",
+    "markdown.js": "text/javascript",
+    "inline.js": "text/javascript",
+    "diff.js": "text/javascript",
+    "changes.js": "text/javascript",
+    "asks.js": "text/javascript",
 }
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "

@@ -23,7 +23,7 @@ from tests.forked_fake import no_forks
 from tests.http.serving import Proxy, fake_agent, fake_proxy, proxy_of, until, user, worker_proxy
 
 HTML = {"Accept": "text/html,application/xhtml+xml"}
-MAX_BYTES = 80 << 10
+MAX_BYTES = 160 << 10
 NO_TRACES = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
 WARNING = Check(name="x", status="warning", message="m", advice="a")
 

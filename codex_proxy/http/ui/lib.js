@@ -15,14 +15,42 @@ export function h(tag, props = {}, ...children) {
 
 const LONGEST = 20_000;
 
-/** Text as it may be shown: control characters become visible, direction marks are named, and a long text is cut. */
+/** Marks of direction, and characters without a width that no script needs. */
+const UNSEEN = /[\u00ad\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb]|[\u{1d173}-\u{1d17a}]|[\u{e0000}-\u{e0fff}]/gu;
+const codePoint = (c) => `U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
+
+/** Text as it may be shown: control characters become visible, what is not seen is named, and a long text is cut. */
 export function shown(text, longest = LONGEST) {
   const whole = String(text ?? "");
   const cut = whole.length > longest ? `${whole.slice(0, longest)}… (${whole.length - longest} more)` : whole;
   return cut
     .replace(/[\u0000-\u0008\u000b-\u001f]/g, (c) => String.fromCharCode(0x2400 + c.charCodeAt(0)))
     .replace(/[\u007f-\u009f]/g, "\u2421")
-    .replace(/[\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, (c) => `<U+${c.charCodeAt(0).toString(16).toUpperCase()}>`);
+    .replace(UNSEEN, (c) => `<${codePoint(c)}>`);
+}
+
+/** What looks like nothing or like a space: also joiners, which emoji and some scripts need, and lone surrogates. */
+const INEXACT = /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\u{e0100}-\u{e01ef}]|(?! )\p{Zs}/gu;
+const MOST_MARKS = 2000;
+
+/**
+ * The nodes of a text of which every character can be seen: whoever decides about it must know it exactly. Line breaks
+ * and tabs stay. Each other character that is not seen is a mark with its number, so that no text can pretend to be one.
+ */
+export function exactly(text) {
+  const whole = String(text ?? "");
+  const nodes = [];
+  let place = 0;
+  for (const found of whole.matchAll(INEXACT)) {
+    if (found[0] === "\n" || found[0] === "\t") continue;
+    if (nodes.length >= 2 * MOST_MARKS) break;
+    if (found.index > place) nodes.push(whole.slice(place, found.index));
+    nodes.push(h("mark", { class: "unseen" }, codePoint(found[0])));
+    place = found.index + found[0].length;
+  }
+  const rest = whole.slice(place);
+  if (rest) nodes.push(rest.replace(INEXACT, (c) => (c === "\n" || c === "\t" ? c : `<${codePoint(c)}>`)));
+  return nodes;
 }
 
 // --- requests -----------------------------------------------------------------------------------
