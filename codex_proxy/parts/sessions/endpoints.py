@@ -12,7 +12,7 @@ from codex_proxy.app.server_parts import ServerPart
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.endpoint import AnswerType, Endpoint, Handler, Kind, Parameter, Schema, one_of
 from codex_proxy.http.listing import MAX_PAGE_ITEMS
-from codex_proxy.parts.sessions import handlers, request_values, summary_handlers, wire
+from codex_proxy.parts.sessions import fork_handlers, handlers, request_values, summary_handlers, wire
 from codex_proxy.parts.sessions.agents import Agent, AgentDeleted
 from codex_proxy.parts.sessions.answers import answer_ask
 from codex_proxy.parts.sessions.service import SESSIONS, Sessions
@@ -162,6 +162,9 @@ ENDPOINTS: Final = (
         summary_handlers.update_session_summary,
         SessionSummary,
         body=wire.SummaryBody,
+    ),
+    _endpoint(
+        f"POST {_SESSION}/fork", fork_handlers.fork_session, AgentSession, status="201", body=wire.ForkBody
     ),
     *(
         each

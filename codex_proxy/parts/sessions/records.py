@@ -246,6 +246,16 @@ class SessionStore:
             if not page.has_more:
                 return entries
 
+    async def all_turns(self, owner: str, session: str) -> list[SessionTurn]:
+        """Returns a session's turns, oldest first."""
+        turns: list[SessionTurn] = []
+        while True:
+            request = PageRequest(MAX_PAGE, "asc", turns[-1].id if turns else None)
+            page = await self.page(owner, TURN, request, parent=session)
+            turns += page.items
+            if not page.has_more:
+                return turns
+
     async def entries_of(self, owner: str, turn: SessionTurn, page: PageRequest) -> Page[Entry]:
         """Returns a page of a turn's entries, which stand together in those of its session or subagent. `page.after`:
         one of them.

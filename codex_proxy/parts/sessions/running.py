@@ -153,12 +153,16 @@ class LiveSession:
 
     # --- what clients do ----------------------------------------------------------------------------
 
-    async def create(self, messages: Sequence[Content], prepared: PreparedResponse) -> None:
-        """Stores a new session, and begins its first turn (`prepared`) if it has messages. Raises `Fault`."""
+    async def create(
+        self, messages: Sequence[Content], prepared: PreparedResponse, past: Sequence[Record] = ()
+    ) -> None:
+        """Stores a new session, and begins its first turn (`prepared`) if it has messages. `past`: what it has already.
+        Raises `Fault`.
+        """
         async with self._changing():
             self._prepared = prepared if messages else None
             self.state.create(messages, self._service.new_id("turn_"), self._service.now())
-            await self._commit()
+            await self._commit(past)
             self._go_on()
 
     async def submit(self, changes: Sequence[Submitted], key: tuple[str, str] | None) -> None:

@@ -36,6 +36,7 @@ from codex_proxy.parts.sessions.commands import (
     Submitted,
 )
 from codex_proxy.parts.sessions.conversation import message_item
+from codex_proxy.parts.sessions.forks import NO_PAST, Past
 from codex_proxy.parts.sessions.messages import Told
 from codex_proxy.parts.sessions.other_servers import OtherServers
 from codex_proxy.parts.sessions.placed_files import changing_files, remove_files
@@ -55,6 +56,7 @@ from codex_proxy.responses.prepare import PreparedResponse, prepare_in_context
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.store.health import require_store, store_errors_as_faults
 from codex_proxy.store.record_leases import NO_NODE
+from codex_proxy.store.values import Record
 from codex_proxy.surfaces.requests.options import ParseContext, RequestHints
 from codex_proxy.surfaces.responses.items import ItemDict, web_images
 from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
@@ -195,17 +197,23 @@ class Sessions:
 
     # --- creating, changing, removing ---------------------------------------------------------------
 
-    def new(self, owner: str, session: Session) -> LiveSession:
-        """Returns a session that does not exist before `create`."""
-        return LiveSession(self, owner, SessionState(session))
+    def new(self, owner: str, session: Session, past: Past = NO_PAST) -> LiveSession:
+        """Returns a session that does not exist before `create`. `past`: what a fork begins with."""
+        return LiveSession(self, owner, SessionState(session, None, past.last_item, past.page))
 
     async def create(
-        self, live: LiveSession, messages: Sequence[Content], prepared: PreparedResponse
+        self,
+        live: LiveSession,
+        messages: Sequence[Content],
+        prepared: PreparedResponse,
+        past: Sequence[Record] = (),
     ) -> None:
-        """Stores a session, and begins its first turn (`prepared`) if it has messages."""
+        """Stores a session, with the records of what a fork begins with, and begins its first turn (`prepared`) if it
+        has messages.
+        """
         self._live[live.owner, live.session.id] = live
         try:
-            await live.create(messages, prepared)
+            await live.create(messages, prepared, past)
         except BaseException:
             self.forget(live)
             raise

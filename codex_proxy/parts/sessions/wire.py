@@ -313,10 +313,20 @@ def _in_one_line(title: str) -> str:
     return escape(line)
 
 
+Title: TypeAlias = Annotated[str, Field(max_length=200), AfterValidator(_in_one_line)]
+
+
+class ForkBody(RequestModel, extra="allow"):
+    """The body of `POST /v1/agents/sessions/{id}/fork`."""
+
+    before_item: Annotated[str, Field(min_length=1)] | None = None
+    title: Title | None = None
+
+
 class SummaryBody(RequestModel, extra="allow"):
     """The body of `POST /v1/agents/sessions/{id}/summary`."""
 
-    title: Annotated[str, Field(max_length=200), AfterValidator(_in_one_line)] | None = None
+    title: Title | None = None
     archived: bool = False
 
 
