@@ -427,7 +427,7 @@ async def _stream(request: web.Request, session: str, log: LogOf) -> web.StreamR
         if each not in PREVIEWS:
             raise unsupported_value("event_deltas", each, ", ".join(map(repr, PREVIEWS)))
     request[NOTES] |= {"session": session, "stream": True}
-    with sessions.stream(owner):
+    with sessions.streams.count(owner):
         make = partial(ManagedReader, log=log, previews=frozenset(previews))
         reader = await sessions.follow(owner, session, make)
         stream = EventStream(request, dict)

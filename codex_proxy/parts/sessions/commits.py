@@ -81,9 +81,11 @@ class Commits:
             self._owner, self._id, self._service.epoch(), epoch=self._epoch, tell=told
         )
         self.writes += 1
-        if readers := self._service.readers(self._owner, self._id):
+        if readers := self._service.streams.readers(self._owner, self._id):
             readers.add(end)
             readers.end()
+        if feed := self._service.streams.feed(self._owner):
+            feed.add(self._id, end)
 
     async def check(self) -> None:
         """Raises `Fault` LEASE_LOST if another server has taken the session over, NOT_FOUND if it was deleted."""
@@ -148,7 +150,9 @@ class Commits:
 
     async def _encoded(self, changes: Changes, *, long: bool = False) -> list[EncodedEvent]:
         """Returns the events, if anybody reads them. `long`: whether that is much text."""
-        if not changes.told or not (self.followed or self._service.readers(self._owner, self._id)):
+        streams = self._service.streams
+        read_here = streams.readers(self._owner, self._id) or streams.feed(self._owner)
+        if not (changes.told and (self.followed or read_here)):
             return []
         told = partial(encode_changes, changes, self._service.responses.ids.new)
         return await beside_the_loop(told, long=long)
@@ -159,5 +163,9 @@ class Commits:
             if isinstance(each, SessionTurn) and each.completed_at is not None:
                 code = {} if each.error is None else {"error": each.error.code}
                 log.info("session_turn_ended", session=each.session, turn=each.id, status=each.status, **code)
-        if told and (readers := self._service.readers(self._owner, self._id)):
+        if told and (readers := self._service.streams.readers(self._owner, self._id)):
             readers.add(told)
+        if feed := self._service.streams.feed(self._owner):
+            feed.add(self._id, told)
+            if any(isinstance(each, Session | SessionTurn) for each in changes.records):
+                feed.note(self._id)

@@ -12,7 +12,14 @@ from codex_proxy.app.server_parts import ServerPart
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.endpoint import AnswerType, Endpoint, Handler, Kind, Parameter, Schema, one_of
 from codex_proxy.http.listing import MAX_PAGE_ITEMS
-from codex_proxy.parts.sessions import fork_handlers, handlers, request_values, summary_handlers, wire
+from codex_proxy.parts.sessions import (
+    feed_handlers,
+    fork_handlers,
+    handlers,
+    request_values,
+    summary_handlers,
+    wire,
+)
 from codex_proxy.parts.sessions.agents import Agent, AgentDeleted
 from codex_proxy.parts.sessions.answers import answer_ask
 from codex_proxy.parts.sessions.service import SESSIONS, Sessions
@@ -155,6 +162,13 @@ ENDPOINTS: Final = (
         ItemList[SessionSummary],
         parameters=_SUMMARY_CHOICE,
         description="Looks at the 1000 sessions that were made last. Details: docs/agents-api.md.",
+    ),
+    _endpoint(
+        "GET /agents/session_events",
+        feed_handlers.stream_all_events,
+        "text/event-stream",
+        head=False,
+        streams=Object,
     ),
     _endpoint(f"GET {_SESSION}/summary", summary_handlers.retrieve_session_summary, SessionSummary),
     _endpoint(

@@ -185,14 +185,16 @@ async def create_session(request: web.Request) -> web.StreamResponse:
         return json_response(session_object(live.session), 201)
     options = given.stream_options
     padded = options is None or options.include_obfuscation is not False
-    with sessions.stream(owner):  # who may not read the session does not create it
-        reader = sessions.reader(owner, id, partial(EventReader, obfuscated=padded, ends_at_rest=True))
+    with sessions.streams.count(owner):  # who may not read the session does not create it
+        reader = sessions.streams.reader(
+            owner, id, partial(EventReader, obfuscated=padded, ends_at_rest=True)
+        )
         try:
             await sessions.run(sessions.create(live, messages, prepared))
         except BaseException:
             reader.close()
             raise
-        return await _send_events(request, reader, status=201)
+        return await send_events(request, reader, status=201)
 
 
 def _note_agent(request: web.Request, prepared: PreparedResponse) -> None:
@@ -384,12 +386,12 @@ async def stream_session_events(request: web.Request) -> web.StreamResponse:
     given = query_of(request).get("include_obfuscation", "true")
     if given not in ("true", "false"):
         raise unsupported_value("include_obfuscation", given, "'true', 'false'")
-    with sessions.stream(owner):
+    with sessions.streams.count(owner):
         reader = await sessions.follow(owner, session.id, partial(EventReader, obfuscated=given == "true"))
-        return await _send_events(request, reader)
+        return await send_events(request, reader)
 
 
-async def _send_events(request: web.Request, reader: EventReader, status: int = 200) -> web.StreamResponse:
+async def send_events(request: web.Request, reader: EventReader, status: int = 200) -> web.StreamResponse:
     stream = EventStream(request, dict)
     stream.response.set_status(status)
     keepalive = sessions_at(request)[0].responses.heartbeat

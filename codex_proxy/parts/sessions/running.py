@@ -236,7 +236,7 @@ class LiveSession:
         log.info("session_lease_lost", session=self.session.id)
         if self._expiry is not None:
             self._expiry.cancel()
-        if readers := self._service.readers(self.owner, self.session.id):
+        if readers := self._service.streams.readers(self.owner, self.session.id):
             readers.interrupt()
         self._service.forget(self)
         if self._task is not None:
@@ -417,7 +417,7 @@ class LiveSession:
         finally:
             self._task = None
         if self._service.responses.runs.draining and (
-            readers := self._service.readers(self.owner, self.session.id)
+            readers := self._service.streams.readers(self.owner, self.session.id)
         ):
             readers.end()
         self._go_on()

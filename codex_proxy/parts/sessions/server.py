@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from codex_proxy.parts.sessions.records import SessionStore
 from codex_proxy.parts.sessions.sessions import Session
-from codex_proxy.parts.sessions.stream import SessionReaders
+from codex_proxy.parts.sessions.streams import Streams
 from codex_proxy.responses.prepare import PreparedResponse
 from codex_proxy.responses.service import ResponsesService
 
@@ -19,6 +19,7 @@ class Server(Protocol[L_contra]):
     """What a session needs of all sessions of its server (`service.Sessions`)."""
 
     responses: ResponsesService
+    streams: Streams
 
     @property
     def is_shared(self) -> bool:
@@ -36,9 +37,6 @@ class Server(Protocol[L_contra]):
     async def prepare(
         self, owner: str, session: Session, items: Sequence[Mapping[str, Any]], new_items: int = 0
     ) -> PreparedResponse: ...
-
-    def readers(self, owner: str, id: str) -> SessionReaders | None:
-        """Returns the readers of a session at this server, if there are any."""
 
     def let_go(self, live: L_contra) -> None:
         """Forgets the session if nobody needs it."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -22,7 +22,6 @@ from codex_proxy.core.json_values import encode_json
 from codex_proxy.core.own_errors import repeat, trace_of
 from codex_proxy.core.own_tools import toolset_faults
 from codex_proxy.core.turn import StoredSession
-from codex_proxy.http.body import ByteBudget
 from codex_proxy.parts.sessions.agents import requested_tool, turn_request
 from codex_proxy.parts.sessions.approvals import MAY_NOT_ASK
 from codex_proxy.parts.sessions.commands import (
@@ -50,7 +49,8 @@ from codex_proxy.parts.sessions.records import (
 from codex_proxy.parts.sessions.running import MANY_ENTRIES, RESTARTED, LiveSession
 from codex_proxy.parts.sessions.sessions import Content, Session
 from codex_proxy.parts.sessions.state import SessionState
-from codex_proxy.parts.sessions.stream import MAX_BEHIND_IN_ALL, EventReader, MakeReader, SessionReaders
+from codex_proxy.parts.sessions.stream import EventReader, MakeReader, SessionReaders
+from codex_proxy.parts.sessions.streams import Streams
 from codex_proxy.responses.context import read_context
 from codex_proxy.responses.prepare import PreparedResponse, prepare_in_context
 from codex_proxy.responses.service import ResponsesService
@@ -71,10 +71,6 @@ MAX_WAITING: Final = 1000
 """Maximum sessions of one key that wait for the client: each is held in memory."""
 MAX_ASKING: Final = 100
 """Maximum sessions of one key that wait for answers to approval requests: their agents' processes wait, too."""
-MAX_STREAMS: Final = 1000
-"""Maximum open streams of one key."""
-
-
 NO_SUBAGENTS: Final = (
     "The agent {} has no subagents in such a session: leave 'multi_agent' out, or set 'enabled' to false."
 )
@@ -85,14 +81,10 @@ _ANY_MESSAGE: Final[Content] = ({"type": "input_text", "text": "-"},)
 class Sessions:
     def __init__(self, responses: ResponsesService) -> None:
         self.responses = responses
-        self.unread = ByteBudget(MAX_BEHIND_IN_ALL, MAX_BEHIND_IN_ALL // 4)
-        """What waits for the readers of all sessions."""
+        self.streams = Streams(responses.background.tasks)
         self._live: dict[tuple[str, str], LiveSession] = {}
         self._loads: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         """Held while a session is read to become live, or something is read to be changed."""
-        self._readers: dict[tuple[str, str], SessionReaders] = {}
-        self._streams: dict[str, int] = {}
-        """Open streams by owner."""
         self._was_away = False
         """Whether the store could not be reached when sessions of other servers were last looked for."""
         self._others: OtherServers | None = None
@@ -190,7 +182,7 @@ class Sessions:
         live.commits.release()
 
     def give_up(self, live: LiveSession) -> None:
-        if readers := self.readers(live.owner, live.session.id):
+        if readers := self.streams.readers(live.owner, live.session.id):
             readers.interrupt()
         self.forget(live)
         self.responses.background.tasks.spawn(self._resume(live.owner, live.session.id))
@@ -449,9 +441,7 @@ class Sessions:
 
     def on_draining(self) -> None:
         """Ends the streams of sessions that do nothing."""
-        for key, readers in tuple(self._readers.items()):
-            if not self._is_at_work(key):
-                readers.end()
+        self.streams.end(self._is_at_work)
 
     def _is_at_work(self, key: tuple[str, str]) -> bool:
         return key in self._live and self._live[key].at_work
@@ -481,26 +471,11 @@ class Sessions:
 
     # --- streams --------------------------------------------------------------------------------------
 
-    def readers(self, owner: str, id: str) -> SessionReaders | None:
-        return self._readers.get((owner, id))
-
-    def reader(self, owner: str, id: str, make: MakeReader) -> EventReader:
-        """Returns a reader of what happens in a session from now on."""
-        key = owner, id
-        if key not in self._readers:
-            self._readers[key] = SessionReaders(owner, id, self.unread, self._on_no_readers)
-        return self._readers[key].new(make)
-
-    def _on_no_readers(self, readers: SessionReaders) -> None:
-        del self._readers[readers.owner, readers.session]
-        if readers.following is not None:
-            readers.following.release()
-
     async def follow(self, owner: str, id: str, make: MakeReader) -> EventReader:
         """Returns a reader of what happens in a session from now on, at whichever server. Raises `Fault`."""
-        reader = self.reader(owner, id, make)
+        reader, readers = self.streams.joined(owner, id, make)
         try:
-            await self._join(self._readers[owner, id])
+            await self._join(readers)
         except BaseException:
             reader.close()
             raise
@@ -526,29 +501,12 @@ class Sessions:
                 raise
 
     def _on_told(self, told: Told) -> None:
-        readers = self.readers(told.owner, told.session)
+        readers = self.streams.readers(told.owner, told.session)
         if readers is not None and told.ended:
             readers.add(told.events)
             readers.end()
         elif readers is not None:
             readers.add_told(told.epoch, told.number, told.events)
-
-    @contextlib.contextmanager
-    def stream(self, owner: str) -> Iterator[None]:
-        """Counts an open stream. Raises `Fault` CONCURRENCY_EXCEEDED."""
-        open_now = self._streams.get(owner, 0)
-        if open_now >= MAX_STREAMS:
-            message = (
-                f"{MAX_STREAMS} streams of sessions of this key are open, which is the limit. Close some."
-            )
-            raise Fault.of(FaultKind.CONCURRENCY_EXCEEDED, message)
-        self._streams[owner] = open_now + 1
-        try:
-            yield
-        finally:
-            self._streams[owner] -= 1
-            if not self._streams[owner]:
-                del self._streams[owner]
 
 
 def _with_images(change: Submitted) -> list[Content]:

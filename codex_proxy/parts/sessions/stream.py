@@ -39,7 +39,7 @@ PIECE: Final = "thread"
 """A `PieceOfThread`."""
 DELETED: Final = "deleted"
 """The end of the session, with its time: seconds since 1970."""
-_FOR_OTHERS: Final = frozenset({LOG, PIECE, DELETED})
+FOR_OTHERS: Final = frozenset({LOG, PIECE, DELETED})
 MISSED: Final = (
     "This server was stopped or cut off for a while, and events of this stream may be missing. Open it again, and list "
     "the items."
@@ -201,7 +201,7 @@ class EventReader:
 
     def _shown(self, told: Sequence[EncodedEvent]) -> Sequence[EncodedEvent]:
         """Returns what this stream shows."""
-        return [each for each in told if each[0] not in _FOR_OTHERS]
+        return [each for each in told if each[0] not in FOR_OTHERS]
 
     def _frame(self, event: bytes) -> bytes:
         return _frame(event, obfuscated=self._obfuscated)

@@ -4,7 +4,10 @@ it to show a conversation. Source: docs/agents-api.md#beside-openais-api.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple, TypedDict
+
+from msgspec.structs import replace
 
 from codex_proxy.admission.clients import Client
 from codex_proxy.agents.agent import Agent, agent_for
@@ -13,6 +16,8 @@ from codex_proxy.core.items import StepStatus
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Sandbox
 from codex_proxy.parts.sessions.approvals import SessionAsk, session_ask
+from codex_proxy.parts.sessions.conversation import beginning_of
+from codex_proxy.parts.sessions.records import ENTRY, TURN, SessionStore
 from codex_proxy.parts.sessions.sessions import (
     Batch,
     Session,
@@ -20,8 +25,10 @@ from codex_proxy.parts.sessions.sessions import (
     SessionTurn,
     TokenUsage,
     TurnStatus,
+    UserMessage,
     usage_object,
 )
+from codex_proxy.store.values import PageRequest
 from codex_proxy.surfaces.answers.renderer import Count
 from codex_proxy.surfaces.models import resolve, window_of
 
@@ -125,6 +132,39 @@ def summary_object(session: Session, turn: SessionTurn | None, viewer: Viewer) -
         "asks": [session_ask(each) for each in session.open_asks],
         "resume": _resume_command(session, viewer.agent),
     }
+
+
+async def newest_summarized(
+    store: SessionStore, owner: str, *, archived: bool = False, search: str = ""
+) -> list[Session]:
+    """Returns sessions, the one that was active last first: of those that were made last, the archived ones or the
+    others that a search finds.
+    """
+    made = await store.newest_sessions(owner)
+    found = [each for each in made if (each.archived_at is not None) == archived]
+    if search:
+        said, lower = await store.sessions_with(owner, search), search.casefold()
+        found = [each for each in found if each.id in said or lower in title_of(each).casefold()]
+    return sorted(found, key=lambda each: (each.last_active_at, each.created_at), reverse=True)
+
+
+async def summaries_of(
+    store: SessionStore, owner: str, found: Sequence[Session], viewer: Viewer
+) -> list[SessionSummary]:
+    """Returns the summaries of sessions, in their order."""
+    return [await summary_of(store, owner, each, viewer) for each in found]
+
+
+async def summary_of(store: SessionStore, owner: str, session: Session, viewer: Viewer) -> SessionSummary:
+    turn = None
+    if session.turn:
+        turn = await store.find(owner, TURN, session.turn)
+    if not title_of(session):  # stored by a release that did not keep the beginning
+        page = await store.page(owner, ENTRY, PageRequest(1, "asc", None), parent=session.id)
+        first = page.items[0].item if page.items else None
+        if isinstance(first, UserMessage):
+            session = replace(session, beginning=beginning_of([first.content]))
+    return summary_object(session, turn, viewer)
 
 
 def _agent_name(session: Session, viewer: Viewer) -> str:

@@ -5,7 +5,6 @@ docs/agents-api.md#beside-openais-api.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from aiohttp import web
@@ -16,13 +15,15 @@ from codex_proxy.http.endpoint import json_response
 from codex_proxy.http.listing import MAX_PAGE_ITEMS, list_object
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES
 from codex_proxy.parts.sessions import wire
-from codex_proxy.parts.sessions.conversation import beginning_of
-from codex_proxy.parts.sessions.records import ENTRY, TURN
 from codex_proxy.parts.sessions.request_values import id_in, parse, query_of, sessions_at
-from codex_proxy.parts.sessions.service import Sessions
-from codex_proxy.parts.sessions.sessions import Session, UserMessage
-from codex_proxy.parts.sessions.summaries import SessionSummary, Viewer, summary_object, title_of
-from codex_proxy.store.values import PageRequest
+from codex_proxy.parts.sessions.sessions import Session
+from codex_proxy.parts.sessions.summaries import (
+    SessionSummary,
+    Viewer,
+    newest_summarized,
+    summaries_of,
+    summary_of,
+)
 from codex_proxy.surfaces.requests.body import integer_in, unsupported_value
 
 DEFAULT_SUMMARIES: Final = 50
@@ -41,14 +42,14 @@ async def list_session_summaries(request: web.Request) -> web.Response:
     search = query.get("search", "")
     if len(search) > MAX_SEARCH or not search.isprintable():
         raise bad_request(f"'search' must be printable text of at most {MAX_SEARCH} characters.", "search")
-    found = await newest_summarized(sessions, owner, archived=archived == "true", search=search)
+    found = await newest_summarized(sessions.store, owner, archived=archived == "true", search=search)
     after = query.get("after")
     if after is not None:
         places = [place for place, each in enumerate(found) if each.id == after]
         if not places:
             raise bad_request("No such session is in this list: leave 'after' out, to begin anew.", "after")
         found = found[places[0] + 1 :]
-    summaries: list[Any] = [*await summaries_of(sessions, owner, found[:limit], viewer_of(request))]
+    summaries: list[Any] = [*await summaries_of(sessions.store, owner, found[:limit], viewer_of(request))]
     return json_response(list_object(summaries, has_more=len(found) > limit))
 
 
@@ -86,39 +87,6 @@ def viewer_of(request: web.Request) -> Viewer:
     return Viewer(request[CLIENT], sessions_at(request)[0].responses.runs.services.agent)
 
 
-async def newest_summarized(
-    sessions: Sessions, owner: str, *, archived: bool = False, search: str = ""
-) -> list[Session]:
-    """Returns sessions, the one that was active last first: of those that were made last, the archived ones or the
-    others that a search finds.
-    """
-    made = await sessions.store.newest_sessions(owner)
-    found = [each for each in made if (each.archived_at is not None) == archived]
-    if search:
-        said, lower = await sessions.store.sessions_with(owner, search), search.casefold()
-        found = [each for each in found if each.id in said or lower in title_of(each).casefold()]
-    return sorted(found, key=lambda each: (each.last_active_at, each.created_at), reverse=True)
-
-
-async def summaries_of(
-    sessions: Sessions, owner: str, found: Sequence[Session], viewer: Viewer
-) -> list[SessionSummary]:
-    """Returns the summaries of sessions, in their order."""
-    return [await summary_of(sessions, owner, each, viewer) for each in found]
-
-
-async def summary_of(sessions: Sessions, owner: str, session: Session, viewer: Viewer) -> SessionSummary:
-    turn = None
-    if session.turn:
-        turn = await sessions.store.find(owner, TURN, session.turn)
-    if not title_of(session):  # stored by a release that did not keep the beginning
-        page = await sessions.store.page(owner, ENTRY, PageRequest(1, "asc", None), parent=session.id)
-        first = page.items[0].item if page.items else None
-        if isinstance(first, UserMessage):
-            session = replace(session, beginning=beginning_of([first.content]))
-    return summary_object(session, turn, viewer)
-
-
 async def _summary(request: web.Request, session: Session) -> SessionSummary:
     sessions, owner = sessions_at(request)
-    return await summary_of(sessions, owner, session, viewer_of(request))
+    return await summary_of(sessions.store, owner, session, viewer_of(request))

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.parts.sessions.service import MAX_AT_WORK, MAX_STREAMS
+from codex_proxy.parts.sessions.service import MAX_AT_WORK
 from codex_proxy.parts.sessions.state import MAX_QUEUED
 from codex_proxy.parts.sessions.stream import MAX_BEHIND
+from codex_proxy.parts.sessions.streams import MAX_STREAMS
 from codex_proxy.parts.sessions.wire import MAX_TOOL_BYTES
 from codex_proxy.surfaces.errors import INVALID_BETA, row_of
 

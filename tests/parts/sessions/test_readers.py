@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.parts.sessions import service, stream
+from codex_proxy.parts.sessions import stream, streams
 from codex_proxy.parts.sessions.service import SESSIONS
 from tests.http.serving import Proxy, fake_proxy
 from tests.parts.sessions.driving import BETA, CANCEL, TURN_ENDS, AgentsClient, message, session_body
@@ -134,7 +134,7 @@ async def test_a_reader_that_does_not_read_is_told_so_and_the_turn_goes_on(
 
 async def test_what_waits_for_all_readers_has_a_limit_and_is_given_back(client: AgentsClient) -> None:
     sessions = client.proxy.app[SESSIONS]
-    sessions.unread.total = 200_000
+    sessions.streams.unread.total = 200_000
     ids = [await client.idle_session() for _ in range(2)]
     async with AsyncExitStack() as stack:
         lazy = [await stack.enter_async_context(client.following(id)) for id in ids]
@@ -143,7 +143,7 @@ async def test_what_waits_for_all_readers_has_a_limit_and_is_given_back(client: 
             await poll(partial(is_idle, client, id))
         ends = [(await reader.rest())[-1] for reader in lazy]
         assert {end["error"]["code"] for end in ends} == {"stream_interrupted"}
-    await eventually(lambda: sessions.unread.held == 0)
+    await eventually(lambda: sessions.streams.unread.held == 0)
 
 
 async def is_idle(client: AgentsClient, id: str) -> bool:
@@ -207,7 +207,7 @@ async def test_a_stream_is_attached_when_its_headers_are_sent(client: AgentsClie
 async def test_a_session_whose_stream_is_one_too_many_is_not_created(
     client: AgentsClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "MAX_STREAMS", 1)
+    monkeypatch.setattr(streams, "MAX_STREAMS", 1)
     id = await client.idle_session()
     async with client.following(id):
         answer = await client.ask("POST", "/sessions", session_body("Hello.", stream=True))
