@@ -4,7 +4,8 @@ there is nothing to configure, and what would be is refused. Raises `Fault`. Sou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final, Literal, TypedDict
 
 import msgspec
@@ -14,7 +15,8 @@ from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.parts.managed_agents import wire
 from codex_proxy.parts.managed_agents.pages import optional_time, time_text
-from codex_proxy.parts.sessions.records import Kind
+from codex_proxy.parts.sessions.records import Kind, WriteOptions
+from codex_proxy.parts.sessions.service import Sessions
 from codex_proxy.store.values import Record
 from codex_proxy.surfaces.answers.renderer import Object
 
@@ -45,8 +47,15 @@ class NamedEnvironment(msgspec.Struct, frozen=True):
     id: str
 
 
+class EnvironmentNames(msgspec.Struct, frozen=True):
+    """What a server holds while it gives or takes a name: two that look for one at once would both find it free."""
+
+
 ENVIRONMENT: Final = Kind("environment", StoredEnvironment, "Environment")
 ENVIRONMENT_NAME: Final = Kind("environment_name", NamedEnvironment, "Name")
+ENVIRONMENT_NAMES: Final = Kind("environment_names", EnvironmentNames, "Names")
+NAMES_ID: Final = "environment names"
+"""The id of that record of a key."""
 
 
 def name_id(name: str) -> str:
@@ -64,6 +73,23 @@ def environment_records(environment: StoredEnvironment) -> list[Record]:
         ),
         Record(kind=ENVIRONMENT_NAME.name, id=name_id(environment.name), json=named, created=created),
     ]
+
+
+@contextlib.asynccontextmanager
+async def holding_names(sessions: Sessions, owner: str) -> AsyncIterator[WriteOptions]:
+    """Holds the names of a key's environments, when no other request or server does. Yields the options of a write
+    that fails if they are no longer held. Raises `Fault`.
+    """
+    store, (kind, id) = sessions.store, ENVIRONMENT_NAMES.key(NAMES_ID)
+    async with sessions.changing(owner, id):
+        if await store.find(owner, ENVIRONMENT_NAMES, id) is None:
+            json = msgspec.json.encode(EnvironmentNames())
+            await store.write(owner, [Record(kind=kind, id=id, json=json, created=sessions.epoch())])
+        lease = await store.wait_for(owner, ENVIRONMENT_NAMES, id)
+        try:
+            yield {"require": (kind, id), "epoch": lease.epoch}
+        finally:
+            lease.release()
 
 
 def name_taken(name: str) -> Fault:

@@ -22,6 +22,7 @@ from codex_proxy.parts.managed_agents.environments import (
     StoredEnvironment,
     environment_object,
     environment_records,
+    holding_names,
     name_id,
     name_taken,
 )
@@ -179,9 +180,9 @@ async def create_managed_environment(request: web.Request) -> web.Response:
         created_at=now,
         updated_at=now,
     )
-    async with sessions.changing(owner, ENVIRONMENT_NAME.name):
+    async with holding_names(sessions, owner) as held:
         await _require_free(sessions, owner, environment)
-        await sessions.store.write(owner, environment_records(environment))
+        await sessions.store.write(owner, environment_records(environment), **held)
     return json_response(environment_object(environment))
 
 
@@ -235,15 +236,13 @@ async def _change(
     request: web.Request, change: Callable[[StoredEnvironment], StoredEnvironment]
 ) -> web.Response:
     sessions, owner = at(request)
-    async with sessions.changing(owner, ENVIRONMENT_NAME.name):
+    async with holding_names(sessions, owner) as held:
         before = await sessions.store.get(owner, ENVIRONMENT, _id(request))
         environment = change(before)
         if environment != before:
             environment = replace(environment, updated_at=sessions.now())
             await _require_free(sessions, owner, environment)
-            records = environment_records(environment)
-            # One that was deleted does not come back.
-            await sessions.store.write(owner, records, require=records[0].key)
+            await sessions.store.write(owner, environment_records(environment), **held)
     return json_response(environment_object(environment))
 
 
@@ -251,8 +250,9 @@ async def delete_managed_environment(request: web.Request) -> web.Response:
     """Deletes an environment. Its sessions stay."""
     sessions, owner = at(request)
     id = _id(request)
-    if not await sessions.store.delete(owner, ENVIRONMENT, id):
-        raise not_found(ENVIRONMENT, id)
+    async with holding_names(sessions, owner):  # what is changed meanwhile would bring it back
+        if not await sessions.store.delete(owner, ENVIRONMENT, id):
+            raise not_found(ENVIRONMENT, id)
     deleted: EnvironmentDeleted = {"id": id, "type": "environment_deleted"}
     return json_response(deleted)
 

@@ -242,7 +242,7 @@ async def update_managed_session(request: web.Request) -> web.Response:
     id = _id(request)
 
     async def update() -> None:
-        async with sessions.changing(owner, f"{id}/settings"):  # a patch of metadata is made of what there is
+        async with sessions.changing(owner, f"{id}/settings"):  # metadata has a limit, of what there is
             await _update(sessions, owner, id, given)
 
     await sessions.session(owner, id)
@@ -275,7 +275,11 @@ async def _update(sessions: Sessions, owner: str, id: str, given: wire.ManagedSe
     if after.agent != session.agent:
         fields["agent"] = session_agent(after)
     if fields:
-        await sessions.change(owner, id, changed, fields)
+
+        def without_metadata(session: Session) -> Session:
+            return replace(changed(session), metadata=session.metadata)
+
+        await sessions.change(owner, id, without_metadata, fields, given.metadata)
 
 
 async def _check_agent(

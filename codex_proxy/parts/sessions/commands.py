@@ -61,8 +61,8 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
 
 class Change(msgspec.Struct, frozen=True, tag="change"):
     """The settings that differ between `before` and `after`, and new metadata unless None; the title, unless it stays;
-    the time when the session is archived; and of Anthropic's API the files that were `added` to its folder, or (by
-    their ids) `removed`. `fields`: what the log tells of it.
+    the time when the session is archived; and of Anthropic's API a `patch` of metadata, in which None removes a key,
+    and the files that were `added` to its folder, or (by their ids) `removed`. `fields`: what the log tells of it.
     """
 
     before: AgentSettings
@@ -77,6 +77,7 @@ class Change(msgspec.Struct, frozen=True, tag="change"):
     added: tuple[FileResource, ...] = ()
     removed: tuple[str, ...] = ()
     fields: dict[str, Any] | None = None
+    patch: dict[str, str | None] | None = None
 
     @classmethod
     def between(cls, before: Session, after: Session) -> Change:
@@ -100,6 +101,9 @@ class Change(msgspec.Struct, frozen=True, tag="change"):
         before = asdict(self.before)
         changed = {name: value for name, value in asdict(self.after).items() if value != before[name]}
         metadata = session.metadata if self.metadata is None else self.metadata
+        if self.patch is not None:
+            patched = metadata | self.patch
+            metadata = {key: value for key, value in patched.items() if value is not None}
         title = session.title if self.title is msgspec.UNSET else self.title
         archived_at = None if self.restored else session.archived_at or self.archived_at
         agent = replace(session.agent, **changed)

@@ -236,15 +236,16 @@ class Sessions:
         id: str,
         changed: Callable[[Session], Session],
         fields: dict[str, Any] | None = None,
+        patch: dict[str, str | None] | None = None,
         *,
         is_activity: bool = True,
     ) -> None:
         """Changes a session to `changed(session)` (`Change`); what others change meanwhile stays. `fields`: what the
-        log tells of it. Raises `Fault`.
+        log tells of it. `patch`: of metadata, which `changed` then keeps. Raises `Fault`.
         """
         session = await self.session(owner, id)
         change = Change.between(session, changed(session))
-        await self._do(owner, id, replace(change, fields=fields, is_activity=is_activity))
+        await self._do(owner, id, replace(change, fields=fields, patch=patch, is_activity=is_activity))
 
     async def rest(self, owner: str, id: str) -> None:
         """Waits until no agent of this server works on a session."""

@@ -201,6 +201,7 @@ class SessionState:
             last_active_at=now,
         )
         if fields:
+            fields = {**fields, "metadata": session.metadata} if "metadata" in fields else fields
             self._told.append(Updated(self._log.number(), msgspec.Raw(msgspec.json.encode(fields))))
 
     def add_messages(
