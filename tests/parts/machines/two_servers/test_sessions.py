@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from codex_proxy.commands.keys import add_to_store
 from codex_proxy.parts.machines.postgresql.leases import Notices
 from codex_proxy.parts.machines.postgresql.record_leases import PostgresRecordLeases
 from tests.http.serving import Proxy, settings_of, until
+from tests.http_responses.receiving import SECRET, receiver
 from tests.parts.machines.two_servers.conftest import (
     HELD_PROMPT,
     MakePair,
@@ -361,8 +363,8 @@ class Third:
 
 
 @asynccontextmanager
-async def third(pair: Pair, postgres_url: str) -> AsyncIterator[Third]:
-    async with third_server(pair, postgres_url) as (url, process):
+async def third(pair: Pair, postgres_url: str, **settings: str) -> AsyncIterator[Third]:
+    async with third_server(pair, postgres_url, **settings) as (url, process):
         yield Third(AgentsClient(Proxy(pair.one.server, pair.one.session, url)), process)
 
 
@@ -388,6 +390,30 @@ async def test_the_turn_of_a_killed_server_fails_at_another_and_what_waited_runs
     assert await statuses(one, id) == ["failed", "completed"]
     assert (await said(one, id))[-2:] == ["[[fake:text say=Next.]]", "Next."]
     assert not any(item.get("status") == "in_progress" for item in await one.all(f"/sessions/{id}/items"))
+
+
+async def test_a_server_that_takes_a_session_over_sends_its_webhooks_once_each(
+    pair_with: MakePair, postgres_url: str
+) -> None:
+    async with receiver() as target:
+        hooks = {"urls": target.url, "secret": SECRET}
+        settings = {f"PROXY_WEBHOOKS_{name.upper()}": value for name, value in hooks.items()}
+        async with pair_with(webhooks=hooks) as pair, third(pair, postgres_url, **settings) as lost:
+            two = AgentsClient(pair.two)
+            id = await lost.held_session()
+            await target.deliveries(2)
+            await two.send(id, message("[[fake:text say=Next.]]"))
+            lost.process.kill()
+            await lost.process.wait()
+            await let_leases_run_out(postgres_url, ["record_leases"])
+            await until_idle(two, id)
+            told = [json.loads(body) for body, _ in await target.deliveries(4)]
+            pair.two.server.webhooks.wake()  # type: ignore[union-attr]
+            await pair.two.settled()
+    types = sorted(each["type"].removeprefix("agent.session.") for each in told)
+    assert types == ["created", "idle", "in_progress", "in_progress"]
+    assert {each["data"]["id"] for each in told} == {id}
+    assert len(target.webhooks) == len({each["id"] for each in told})
 
 
 @pytest.mark.exhaustive
