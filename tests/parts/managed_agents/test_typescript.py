@@ -1,4 +1,4 @@
-"""Anthropic's SDK for TypeScript as a client of definitions."""
+"""Anthropic's SDK for TypeScript as a client of definitions, and of a whole session."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ import pytest
 
 from tests.http.serving import fake_proxy
 from tests.npm import run_beside
+from tests.parts.sessions.approving import ASKING, KEY
 
 pytestmark = pytest.mark.exhaustive
 """npm has to install it first."""
 
-PROGRAM = Path(__file__).with_name("anthropic_definitions.mjs")
+SDK = ("@anthropic-ai/sdk@1.14.0",)
+
+
+def program(name: str) -> str:
+    return Path(__file__).with_name(name).read_text()
 
 
 async def test_the_sdk_for_typescript_keeps_definitions(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path) as proxy:
-        printed = await run_beside(("@anthropic-ai/sdk@1.14.0",), PROGRAM.read_text(), tmp_path, proxy.url)
+        printed = await run_beside(SDK, program("anthropic_definitions.mjs"), tmp_path, proxy.url)
     assert json.loads(printed) == {
         "null": [True, True, True],
         "changed": [2, "Be kind."],
@@ -26,4 +31,21 @@ async def test_the_sdk_for_typescript_keeps_definitions(tmp_path: Path) -> None:
         "versions": [2, 1],
         "archived": True,
         "names": ["c", "b", "a"],
+    }
+
+
+async def test_the_sdk_for_typescript_confirms_denies_and_answers_in_a_session(tmp_path: Path) -> None:
+    prompts = "[[fake:approvals]]", "[[fake:tool_call say='It is {outputs}.']]"
+    async with fake_proxy(tmp_path, **ASKING) as proxy:
+        given = (proxy.url, KEY, *prompts)
+        printed = await run_beside(SDK, program("anthropic_session.mjs"), tmp_path, *given)
+    printed = json.loads(printed)
+    assert printed == {
+        "said": ["Hello from the deterministic fake agent.", "It is sunny."],
+        "results": [["Not this one.", True], ["ok\n", False]],
+        "custom": ["get_weather"],
+        "same": True,
+        "found": ["A session", "idle"],
+        "refused": 409,
+        "deleted": "session_deleted",
     }
