@@ -420,28 +420,63 @@ def keys_remove(name: str, in_store: bool, settings: Any) -> None:
     _print(asyncio.run(remove_from_store(settings, name)) if in_store else remove(settings, name))
 
 
-@main.command(short_help="Chat with the running server in the terminal.")
+@main.command(short_help="Work with an agent of the running server in the terminal.")
+@click.option("--agent", metavar="NAME", help="Agent of a new session, where the server has several.")
+@click.option("--model", metavar="NAME", help="Model to use (default: the agent's, or codex-5).")
+@click.option(
+    "--resume",
+    metavar="[ID]",
+    is_flag=False,
+    flag_value="last",
+    help="Go on with the session ID, or with the newest one.",
+)
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    help="Folder of a new session (default: the current one if the server allows it, else the server's).",
+)
+@click.option(
+    "--sandbox",
+    type=click.Choice(["read-only", "workspace-write", "danger-full-access"]),
+    help="Sandbox of a new session; at most what the server and the key allow.",
+)
 @URL_OPTION
-@MODEL_OPTION
 @click.option(
     "--key", metavar="KEY", help="API key to send, if the server needs one (default: that of the settings)."
 )
 @SETTINGS_OPTION
-def chat(base_url: str | None, model: str, key: str | None, settings: Any) -> None:
-    """Chat with the running server. Ctrl-C stops an answer, /quit leaves, /help lists the commands.
+@click.argument("prompt", required=False)
+def chat(
+    agent: str | None,
+    model: str | None,
+    resume: str | None,
+    folder: Path | None,
+    sandbox: str | None,
+    base_url: str | None,
+    key: str | None,
+    settings: Any,
+    prompt: str | None,
+) -> None:
+    """Work with an agent of the running server: a session that stays, also when you leave. /help lists the commands.
 
-    If the input is a pipe, it is one question: echo "What does this folder hold?" | codex-proxy chat
+    If input or output is a pipe, PROMPT or the input is one message:
+    echo "What does this folder hold?" | codex-proxy chat
     """
-    from rich.console import Console
+    from codex_proxy.commands.chat import run
+    from codex_proxy.commands.chat.client import Server
 
-    from codex_proxy.commands.chat import Chat, ChatSession, answer_once
-
-    address, key = _server(base_url, key, settings)
-    conversation = ChatSession(address, model, key)
-    console = Console(highlight=False)
-    if sys.stdin.isatty() and console.is_terminal:
-        sys.exit(Chat(conversation, console).run())
-    sys.exit(answer_once(conversation, sys.stdin, console, Console(stderr=True)))
+    sys.exit(
+        run(
+            Server(*_server(base_url, key, settings)),
+            model,
+            agent=agent,
+            folder=folder,
+            sandbox=sandbox,
+            resume=resume,
+            message=prompt or "",
+            state_dir=settings.state_dir.expanduser(),
+        )
+    )
 
 
 @main.command(short_help="Show the tokens that turns have used, day by day.")

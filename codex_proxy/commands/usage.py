@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from codex_proxy.app.system import SystemClock
-from codex_proxy.commands.chat import ChatSession
+from codex_proxy.commands.chat.client import Server
 from codex_proxy.commands.store import existing_store
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.shown_text import escape, escape_json
@@ -22,7 +22,6 @@ from codex_proxy.core.tokens import DAY
 from codex_proxy.settings.fields import Settings
 from codex_proxy.store.usage import UsageQuery
 from codex_proxy.surfaces.answers.usage_report import usage_figures
-from codex_proxy.surfaces.models import DEFAULT_NAME
 
 _COLUMNS = ("turns", "failed", "input", "cached", "output", "reasoning")
 _FIGURES = (
@@ -63,19 +62,20 @@ def print_rows(rows: list[dict[str, Any]], *, as_json: bool) -> None:
 
 def run(base_url: str, key: str | None, *, days: int, as_json: bool) -> None:
     """Prints one key's usage of the last `days` days. Raises `UserError`."""
-    found = asyncio.run(ask(ChatSession(base_url, DEFAULT_NAME, key), days))
+    found = asyncio.run(ask(base_url, key, days))
     if as_json:
         print(escape_json(json.dumps(found, indent=2)))
     else:
         show(found, Console(highlight=False))
 
 
-async def ask(server: ChatSession, days: int) -> dict[str, Any]:
+async def ask(base_url: str, key: str | None, days: int) -> dict[str, Any]:
     """Returns `GET /v1/usage` of the last `days` days as `usage`, and `GET /v1/usage/limits` as `limits`. Raises
     `UserError`.
     """
-    usage = await server.read(f"/usage?bucket_width=1d&group_by=model&limit={days}")
-    return {"usage": usage, "limits": await server.read("/usage/limits")}
+    async with Server(base_url, key) as server:
+        usage = await server.ask("GET", f"/usage?bucket_width=1d&group_by=model&limit={days}")
+        return {"usage": usage, "limits": await server.ask("GET", "/usage/limits")}
 
 
 def show(answers: dict[str, Any], console: Console) -> None:
