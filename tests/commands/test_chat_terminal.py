@@ -67,7 +67,7 @@ async def test_a_person_asks_changes_the_model_begins_anew_and_leaves(tmp_path: 
         assert await chat.ends() == 0
         newest, older = await summaries(proxy)
         assert f"--resume {newest['id']}" in chat.shown.decode()
-        assert (newest["model"], older["model"]) == ("codex-5-high", "codex-5")
+        assert (newest["model"], older["model"]) == ("codex-5-high", "codex-5-high")
 
 
 async def test_work_is_shown_with_its_output_and_a_diff(tmp_path: Path) -> None:
