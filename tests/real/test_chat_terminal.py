@@ -25,7 +25,7 @@ async def test_a_person_allows_a_command_of_codex_by_a_key_and_sees_its_output(
     arguments = "--key", KEY, "--folder", str(folder), f"{plan(*steps)} Do it."
     async with terminal(proxy.url, tmp_path, *arguments) as chat:
         await chat.shows("a allow once")
-        await chat.shows(f"cwd: \x1b[0m\x1b[1m{folder}")
+        await chat.shows(f"  cwd: \x1b[1m{folder}")
         assert not (folder / "within").exists()
         await chat.press_until("a", lambda: b"Allowed once." in chat.shown)
         await chat.shows("\x1b[2m  ready")

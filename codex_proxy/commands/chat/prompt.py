@@ -165,8 +165,10 @@ class Prompt:
             bindings.add(*keys)(lambda event: event.current_buffer.insert_text("\n"))
         bindings.add("c-c")(lambda event: self._on_interrupt())
         bindings.add("c-d", filter=empty)(lambda event: self.leave())
+        too_early = Condition(lambda: not self._quiet and bool(self._asking()[1])) & empty
         for key in ("enter", Keys.Any):
             bindings.add(key, filter=answers)(self._on_answer)
+            bindings.add(key, filter=too_early)(lambda event: None)  # is neither an answer nor a message
         return bindings
 
     def _on_answer(self, event: KeyPressEvent) -> None:
