@@ -29,11 +29,10 @@ async def test_a_person_allows_a_command_of_codex_by_a_key_and_sees_its_output(
         assert not (folder / "within").exists()
         await chat.press_until("a", lambda: b"Allowed once." in chat.shown)
         await chat.shows("\x1b[2m  ready")
-        await chat.shows("ready \N{MIDDLE DOT} codex-5")
+        await chat.shows("All is well.", times=2)
         assert (folder / "within").read_text() == "once\n"
         chat.type("/status")
         await chat.shows("sandbox: workspace-write")
-        assert b"All is well." in chat.shown.rpartition(b"Allowed once.")[2]
 
 
 async def test_a_session_of_codex_goes_on_in_another_terminal(proxies: Proxies, tmp_path: Path) -> None:
@@ -41,7 +40,6 @@ async def test_a_session_of_codex_goes_on_in_another_terminal(proxies: Proxies, 
     folder = ("--folder", str(proxies.home.workdir))
     async with terminal(proxy.url, tmp_path, *folder, f"{plan([say('The word is apple.')])} Go.") as chat:
         await chat.shows("The word is apple.", times=2)
-        await chat.shows("ready \N{MIDDLE DOT} codex-5")
         chat.type("/quit")
         assert await chat.ends() == 0
     async with terminal(proxy.url, tmp_path, "--resume") as chat:
