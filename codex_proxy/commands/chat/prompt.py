@@ -68,7 +68,7 @@ class Screen:
 
 class Prompt:
     """Reads what the user types. Functions say what is shown around it: `live` the lines of what goes on, `asking` the
-    line under a question with the keys that answer it, if one is open, and `status` the last line of the terminal.
+    lines under a question and the keys that answer it, if one is open, and `status` the last line of the terminal.
     """
 
     def __init__(
@@ -183,7 +183,8 @@ class Prompt:
         shown: StyleAndTextTuples = [(style, f"{row}\n") for style, row in lines[-rows:]]
         asked, _ = self._asking()
         if asked:
-            shown += [("ansiyellow bold", f"{row}\n") for row in chop_cells(asked, width)]
+            rows_asked = [row for line in asked.split("\n") for row in chop_cells(line, width)]
+            shown += [("ansiyellow bold", f"{row}\n") for row in rows_asked]
         return [*shown, ("bold", "> ")]
 
 

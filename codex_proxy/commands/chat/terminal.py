@@ -222,8 +222,10 @@ class Terminal(Listener):
             return "This key may not answer: /key takes another one.", ""
         if not self._viewed:
             return "v view all of it before it can be allowed · d decline", "vd"
-        rule = f" · s allow for this session: {one_line(escape(ask['rule']))}" if ask["rule"] else ""
-        return f"a allow once{rule} · d decline · v view", "asdv" if rule else "adv"
+        if not ask["rule"]:
+            return "a allow once · d decline · v view", "adv"
+        rule = f"s: {escape(ask['rule'])}"
+        return f"{rule}\na allow once · s allow for this session · d decline · v view", "asdv"
 
     def _on_key(self, key: str) -> None:
         ask = self._ask

@@ -213,7 +213,7 @@ class _OpenItem:
                 yield style, escape(line.expandtabs(4))
             return
         yield "ansicyan bold", one_line(escape(f"$ {self._title}" if self._title else f"[{self.kind}]"))
-        for line in self._tail.rstrip("\n").split("\n")[-LIVE_LINES:]:
+        for line in self._tail.rstrip("\n").split("\n")[-LIVE_LINES:] if self._tail else ():
             yield "ansibrightblack", escape(f"  {line.expandtabs(4)}"[-MAX_LIVE_OUTPUT:])
 
 
