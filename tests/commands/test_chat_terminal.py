@@ -209,6 +209,19 @@ async def test_a_session_goes_on_when_the_server_is_there_again(tmp_path: Path) 
         assert said[:2] == [first, "[[fake:echo]]"]
 
 
+async def test_a_session_that_the_server_has_no_more_is_left(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        async with fake_proxy(tmp_path, store="memory") as proxy:
+            chat = await stack.enter_async_context(terminal(proxy.url, tmp_path, "hello"))
+            await chat.shows(SAYS)
+        await chat.shows("Trying again.")
+        async with fake_proxy(tmp_path, store="memory", port=proxy.server.port) as proxy:
+            await chat.shows("The session is gone.")
+            chat.type("hello again")
+            await chat.shows(SAYS, times=2)
+            assert len(await summaries(proxy)) == 1
+
+
 async def test_a_person_finds_renames_forks_and_archives_a_session(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path) as proxy:
         async with terminal(proxy.url, tmp_path, '[[fake:text say="the first answer"]]') as chat:

@@ -37,4 +37,7 @@ def test_only_commands_that_serve_have_the_flags_of_serving() -> None:
         if path[0] in SERVING:
             assert len(flags) >= len(SETTING_OPTIONS)
         else:
-            assert not flags & {"--workers", "--log-content", "--sandbox"} or path in (("keys", "add"), ("chat",)), path
+            assert not flags & {"--workers", "--log-content", "--sandbox"} or path in (
+                ("keys", "add"),
+                ("chat",),
+            ), path

@@ -44,7 +44,7 @@ class Listener:
         """`Conversation.summary` has changed."""
 
     def on_lost(self, message: str) -> None:
-        """The connection broke; the items that were open are told again."""
+        """The connection, or the session, is lost; items that were open are told again if it comes back."""
 
 
 class Conversation:
@@ -110,7 +110,7 @@ class Conversation:
                     return
                 message = str(error)
             if pause == FIRST_PAUSE:
-                self.listener.on_lost(message)
+                self.listener.on_lost(f"{message} Trying again.")
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -118,12 +118,19 @@ class Conversation:
         """Tells what was missed while there was no connection."""
         if not self.id:
             return
+        try:
+            await self.refresh()
+        except RefusedError as error:
+            if error.status != 404:
+                raise
+            self.leave()
+            self.listener.on_lost("The session is gone. The next message begins a new one.")
+            return
         async for item in self._items(self._last_item):
             self._tell_item(item)
         for turn in (await self.server.ask("GET", f"{self.path}/turns?limit=1"))["data"]:
             if turn["id"] == self._turn and turn["status"] in ENDS:
                 self._on_own({"type": f"agent.session.turn.{turn['status']}", "turn": turn})
-        await self.refresh()
 
     def _on_any(self, event: Object) -> None:
         if self._held is not None and len(self._held) < MAX_HELD:

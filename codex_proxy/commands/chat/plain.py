@@ -112,7 +112,9 @@ class PlainChat(Listener):
                     self._do(self._conversation.stop())
 
     def on_lost(self, message: str) -> None:
-        self._tell(f"{message} Trying again.")
+        self._tell(message)
+        if self._taken and not self._conversation.id:
+            self._end(1)
 
     def _is_ours(self, item: Object) -> bool:
         return bool(self._message) and item.get("role") == "user" and _text_of(item) == self._message

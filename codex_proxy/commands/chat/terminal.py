@@ -192,7 +192,7 @@ class Terminal(Listener):
 
     def on_lost(self, message: str) -> None:
         self.transcript.drop_open()
-        self.fail(f"{message} Trying again.")
+        self.fail(message)
 
     # --- questions --------------------------------------------------------------------------------
 
