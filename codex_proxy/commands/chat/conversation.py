@@ -96,7 +96,7 @@ class Conversation:
                 async with aclosing(self.server.events(f"{EVENTS}?include_obfuscation=false")) as events:
                     async for event in events:
                         if event["type"] == "agent.session.summaries" and connected.done():
-                            await self._catch_up()
+                            await self.catch_up()
                         elif not connected.done():
                             connected.set_result(None)
                         pause = FIRST_PAUSE
@@ -114,7 +114,7 @@ class Conversation:
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    async def _catch_up(self) -> None:
+    async def catch_up(self) -> None:
         """Tells what was missed while there was no connection."""
         if not self.id:
             return

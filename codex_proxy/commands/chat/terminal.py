@@ -51,10 +51,11 @@ class Terminal(Listener):
             on_interrupt=self._on_interrupt,
         )
         self._tasks = set[asyncio.Task[None]]()
+        self._following: asyncio.Task[None] | None = None
         self._ask: Object | None = None
-        """The open question that was printed."""
-        self._viewed = False
-        """Whether the user could see all of it."""
+        """The open question that is printed."""
+        self._visible = self._viewed = False
+        """Whether the user can see it, and whether all of it."""
         self._answered = set[str]()
         self._declining: Object | None = None
         self._interrupted = -LEAVE_SECONDS
@@ -66,9 +67,8 @@ class Terminal(Listener):
         """
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self._on_interrupt)
-        following = asyncio.create_task(self._follow())
         try:
-            await following
+            await self._follow()
             if resume is not None:
                 await self.resume(resume)
             else:
@@ -93,7 +93,7 @@ class Terminal(Listener):
         """Returns when the events of the session come. Asks for a key where the server wants one."""
         while True:
             connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._spawn(self.conversation.follow(connected))
+            self._following = self._spawn(self.conversation.follow(connected))
             try:
                 return await connected
             except RefusedError as error:
@@ -123,7 +123,7 @@ class Terminal(Listener):
         elif text.strip():
             self._spawn(self.conversation.send(text))
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         async def run() -> None:
             try:
                 await work
@@ -133,6 +133,7 @@ class Terminal(Listener):
         task = asyncio.create_task(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def resume(self, id: str) -> None:
         """Shows another session by its id; `last` is the newest. Raises `UserError`."""
@@ -169,6 +170,10 @@ class Terminal(Listener):
         except UserError:
             conversation.server.key = before
             raise
+        if self._following is not None:  # what it tells is what the key may see and do
+            self._following.cancel()
+        await self._follow()
+        await conversation.catch_up()
         self.say("This key is used from now on.")
 
     # --- what the server tells --------------------------------------------------------------------
@@ -187,6 +192,7 @@ class Terminal(Listener):
             self.say("(The question is closed.)")
             self._ask = None
         if first is not None and self._ask is None:
+            self._ask, self._visible = first, False
             self._show_ask(first, CARD_LINES)
         self.prompt.redraw()
 
@@ -208,15 +214,16 @@ class Terminal(Listener):
             self.screen.show(Text(f"  ... {len(lines) - shown} more lines: v shows all", style="bold red"))
 
         def begin() -> None:
-            self._ask, self._viewed = ask, shown == len(lines)
-            self.prompt.begin_question()
+            if self._ask is ask:
+                self._visible, self._viewed = True, shown == len(lines)
+                self.prompt.begin_question()
 
         self.screen.show(begin)
 
     def _asking(self) -> tuple[str, str]:
         """Returns the line under the open question, and the keys that answer it; both empty without one."""
         ask = self._ask
-        if ask is None:
+        if ask is None or not self._visible:
             return "", ""
         if not self.conversation.summary.get("may_approve"):
             return "This key may not answer: /key takes another one.", ""
