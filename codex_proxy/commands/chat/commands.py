@@ -166,7 +166,7 @@ async def _output(terminal: Chat, _: str) -> None:
 
 
 async def _key(terminal: Chat, _: str) -> None:
-    key = await terminal.read_line("API key: ", hidden=True)
+    key = await terminal.read_line("Another API key: ", hidden=True)
     if key:
         await terminal.use_key(key)
 
