@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final, Protocol, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.keys import NO_KEY_OWNER, Key, KeySet
@@ -70,6 +71,8 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
     """Whether questions of the agent for permission are declined in the client's sessions, or the client is asked."""
     may_approve: bool = False
     """Whether the client may answer them. Nobody may without a key, which a command of the agent does not have."""
+    has_approver: bool = False
+    """Whether somebody may answer them: this client, or without keys who has the key of this start."""
 
     def allows(self, model: str, effort: str | None) -> bool:
         """Whether the client may use the agent's model with this effort."""
@@ -126,7 +129,9 @@ class Clients:
 
     def __init__(self, keys: KeySource, everybody: Client) -> None:
         self._source = keys
-        self.everybody = everybody
+        self.everybody = replace(everybody, has_approver=bool(keys.current().start_digest))
+        self._of_start = replace(self.everybody, may_approve=True)
+        """The client of the key of this start."""
         self._made_of: tuple[KeySet, object] | None = None
         self._clients: dict[str, Client] = {}
 
@@ -146,13 +151,19 @@ class Clients:
 
     def is_valid(self, digest: str) -> bool:
         """Whether a key with this SHA-256 `digest` is valid now."""
-        return self._source.current().by_digest(digest) is not None
+        return self._source.current().by_digest(digest) is not None or self.is_of_start(digest)
+
+    def is_of_start(self, digest: str) -> bool:
+        """Whether this is the digest of the key of this start."""
+        return self._source.current().is_of_start(digest)
 
     def by_digest(self, digest: str | None) -> Client:
-        """Returns the client of a key, or `everybody` if no keys are required. Raises `Fault` INVALID_API_KEY."""
+        """Returns the client of a key. If no keys are required, that is `everybody`, which may approve with the key of
+        this start. Raises `Fault` INVALID_API_KEY.
+        """
         keys = self._source.current()
         if not keys.required:
-            return self.everybody
+            return self._of_start if digest is not None and keys.is_of_start(digest) else self.everybody
         if digest is None:
             raise _invalid_key(
                 "This server requires an API key. Send it as `Authorization: Bearer KEY` or `x-api-key: KEY`."
@@ -197,14 +208,12 @@ def limit_to_key(everybody: Client, key: Key) -> Client:
         sandbox = min(sandbox, key.sandbox, key=SANDBOXES.index)
     workspace = limit_roots(everybody.workspace, key.roots) if key.roots else everybody.workspace
     # Several may have keys, and what is stored is not everybody's.
-    workspace = msgspec.structs.replace(workspace, confine_reads=True)
+    workspace = replace(workspace, confine_reads=True)
     tools = "never" if key.plain_model else everybody.settings.builtin_tools
     return Client(
         name=key.name,
         digest=key.sha256,
-        settings=msgspec.structs.replace(
-            everybody.settings, sandbox=sandbox, builtin_tools=tools, workdir=workspace.folder
-        ),
+        settings=replace(everybody.settings, sandbox=sandbox, builtin_tools=tools, workdir=workspace.folder),
         workspace=workspace,
         rpm=key.rpm or everybody.rpm,
         concurrency=key.concurrency or everybody.concurrency,
@@ -213,6 +222,7 @@ def limit_to_key(everybody: Client, key: Key) -> Client:
         mcp=key.mcp,
         approvals=key.approvals or everybody.approvals,
         may_approve=key.may_approve,
+        has_approver=key.may_approve,
     )
 
 
@@ -245,7 +255,7 @@ def limit_roots(workspace: Workspace, roots: Sequence[str]) -> Workspace:
     resolved = tuple(dict.fromkeys(map(os.path.realpath, roots)))
     inside = _is_inside(os.path.realpath(workspace.folder), resolved)
     folder = workspace.folder if inside else resolved[0]
-    return msgspec.structs.replace(workspace, folder=folder, roots=resolved)
+    return replace(workspace, folder=folder, roots=resolved)
 
 
 def resolve_workdir(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
@@ -253,7 +263,7 @@ def resolve_workdir(turn: Turn, field: str | None, workspace: Workspace) -> Turn
     default. Raises `Fault` for a folder that is outside or missing, and as `_confine`.
     """
     if field is None:
-        return _confine(msgspec.structs.replace(turn, workdir=workspace.folder), None, workspace)
+        return _confine(replace(turn, workdir=workspace.folder), None, workspace)
     try:
         folder = os.path.realpath(os.path.join(workspace.folder, os.path.expanduser(turn.workdir)))
         folder.encode()
@@ -267,14 +277,15 @@ def resolve_workdir(turn: Turn, field: str | None, workspace: Workspace) -> Turn
         )
     if not os.path.isdir(folder):
         raise _no_folder(field)
-    return _confine(msgspec.structs.replace(turn, workdir=folder), field, workspace)
+    return _confine(replace(turn, workdir=folder), field, workspace)
 
 
 def _confine(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
-    """Sets whether reads are confined. Raises `Fault` if commands could change a protected path: INVALID_REQUEST for
+    """Sets whether reads are confined: also where commands are asked about, since what is permitted must stay in the
+    sandbox. Raises `Fault` if commands could change a protected path: INVALID_REQUEST for
     `field`, NOT_ALLOWED without one.
     """
-    turn = msgspec.structs.replace(turn, confine_reads=workspace.confine_reads)
+    turn = replace(turn, confine_reads=workspace.confine_reads or turn.approvals == "ask")
     if turn.mode != "agent" or turn.sandbox != "workspace-write":
         return turn
     found = find_endangered(os.path.realpath(turn.workdir), workspace.protected)

@@ -57,13 +57,14 @@ def others_access(path: Path) -> str:
 class Keyring:
     """The valid keys, of file, store and PROXY_API_KEY."""
 
-    def __init__(self, path: Path, api_key: str | None, clock: Clock) -> None:
-        """The file at `path` need not exist. Raises `KeysError`."""
+    def __init__(self, path: Path, api_key: str | None, clock: Clock, start_digest: str = "") -> None:
+        """The file at `path` need not exist. `start_digest`: see `KeySet`. Raises `KeysError`."""
         self.trouble: str | None = None
         """Why the newest keys could not be read, if so; older ones then stay valid."""
         self._path = path
         self._api_key = api_key
         self._clock = clock
+        self._start_digest = start_digest
         self._looked = clock.monotonic()
         self._stamp = _stamp_of(path)
         self._stored: tuple[Key, ...] | None = None
@@ -112,7 +113,7 @@ class Keyring:
         taken = {value for key in self._own for value in (key.name, key.sha256)}
         stored = [key for key in self._stored or () if taken.isdisjoint((key.name, key.sha256))]
         required = any(each is not None for each in (self._stamp, self._api_key, self._stored))
-        self._keys = KeySet((*self._own, *stored), required=required)
+        self._keys = KeySet((*self._own, *stored), required, "" if required else self._start_digest)
 
 
 def _stamp_of(path: Path) -> Stamp:

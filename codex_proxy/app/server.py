@@ -143,9 +143,11 @@ async def make_server(
     environ: Mapping[str, str] | None = None,
     page: Callable[[Settings, Mapping[str, str]], PageContent] | None = None,
     worker: int = 0,
+    start_digest: str = "",
 ) -> Server:
     """Returns a server that has not started yet. `environ`: None for this process's environment. `page` makes what
-    the page shows. Raises `UserError` or `Fault`, and has then closed what it had made.
+    the page shows. `start_digest`: that of the key of this start, if there is one. Raises `UserError` or `Fault`, and
+    has then closed what it had made.
     """
     environ = os.environ if environ is None else environ
     async with contextlib.AsyncExitStack() as made:
@@ -155,7 +157,7 @@ async def make_server(
             parts.append(part)
         for part in parts:
             settings = part.settings(settings)
-        check(settings, SystemClock(), environ)
+        check(settings, SystemClock(), environ, start_digest)
         close_state_folder(settings.state_dir)
         context = AgentContext(settings, environ, SystemClock())
         agent = None
@@ -164,7 +166,7 @@ async def make_server(
         agent = agent or await make_agent(context)
         made.push_async_callback(agent.close)
         shown = page(settings, environ) if page is not None and settings.ui else None
-        server = Server(settings, agent, shown, worker, parts)
+        server = Server(settings, agent, shown, worker, parts, start_digest)
         made.pop_all()
         return server
 

@@ -94,9 +94,11 @@ class ServerParts:
         page: PageContent | None = None,
         worker: int = 0,
         parts: Sequence[ServerPart] = (),
+        start_digest: str = "",
     ) -> None:
         """`page`: what the page for browsers shows beside its state. `worker`: this process's number among those
         that share the port; 0 without others. `parts`: what the parts of the program add to this server.
+        `start_digest`: that of the key of this start, if there is one.
         """
         self.agent = agent
         self.worker = worker
@@ -126,7 +128,7 @@ class ServerParts:
         allowed = split_list(settings.image_fetch)
         self.images = ImageFetcher(allowed) if allowed else None
         self.pdfs = PdfReader(self.owners) if can_read_pdfs() else None
-        self.keyring = keyring_of(settings, self.clock)
+        self.keyring = keyring_of(settings, self.clock, start_digest)
         self.usage: UsageRecorder | None = None
         self.app: web.Application | None = None
         self.background = BackgroundResponses(settings.max_running_turns, self.owners)

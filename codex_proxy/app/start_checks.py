@@ -27,22 +27,26 @@ NOBODY_APPROVES: Final = (
     "PROXY_APPROVALS=ask needs a key that may approve: without keys a command of the agent could answer its own "
     "question. Create one with `codex-proxy keys add NAME --may-approve`, or set PROXY_API_KEY."
 )
+ONLY_IN_TERMINAL: Final = (
+    f"{NOBODY_APPROVES} Without keys, start one server (no --workers, no database as the store) in a terminal: there "
+    "it shows a key of this start, which may approve."
+)
 MIN_OPEN_FILES: Final = 128
 """The lowest limit of open files with which a server accepts connections while as many turns run as by default."""
 
 log = structlog.get_logger(__name__)
 
 
-def keyring_of(settings: Settings, clock: Clock) -> Keyring:
-    """Returns the keyring of the settings. Raises `UserError` for invalid keys, or a missing file that the settings
-    name.
+def keyring_of(settings: Settings, clock: Clock, start_digest: str = "") -> Keyring:
+    """Returns the keyring of the settings. `start_digest`: that of the key of this start, if there is one. Raises
+    `UserError` for invalid keys, or a missing file that the settings name.
     """
     try:
         if settings.keys_file is not None and not settings.keys_path.exists():
             raise KeysError(
                 f"there is no {settings.keys_path}; create a key with `codex-proxy keys add NAME`"
             )
-        return Keyring(settings.keys_path, settings.default_key, clock)
+        return Keyring(settings.keys_path, settings.default_key, clock, start_digest)
     except KeysError as error:
         raise UserError(f"The keys file (PROXY_KEYS_FILE) is invalid: {error}.") from error
 
@@ -93,10 +97,13 @@ def webhook_secret(settings: Settings) -> str:
     return secret
 
 
-def check(settings: Settings, clock: Clock, environ: Mapping[str, str]) -> None:
-    """Checks the settings. Raises `UserError` for: too low a limit of open files, access by other machines without a
-    key, approvals that nobody may give, an invalid proxy, origin, key, webhook secret or `workdir`, or protected paths
-    that turns could write to.
+def check(
+    settings: Settings, clock: Clock, environ: Mapping[str, str], start_digest: str | None = ""
+) -> None:
+    """Checks the settings. `start_digest`: that of the key of this start; None: it is not known whether there will be
+    one. Raises `UserError` for: too low a limit of open files, access by other machines without a key, approvals that
+    nobody may give, an invalid proxy, origin, key, webhook secret or `workdir`, or protected paths that turns could
+    write to.
     """
     _, open_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     if open_files != resource.RLIM_INFINITY and open_files < MIN_OPEN_FILES:
@@ -104,9 +111,9 @@ def check(settings: Settings, clock: Clock, environ: Mapping[str, str]) -> None:
             f"The limit of open files is {open_files}, and a server needs {MIN_OPEN_FILES}. Raise it (`ulimit -n`, or "
             "LimitNOFILE= in a systemd unit)."
         )
-    keys = keyring_of(settings, clock).current()
+    keys = keyring_of(settings, clock, start_digest or "").current()
     if not settings.in_database:  # which may have keys
-        check_has_key(settings, keys)
+        check_has_key(settings, keys, start_is_known=start_digest is not None)
     trusted_proxies(settings)
     webhook_secret(settings)
     for origin in split_list(settings.allowed_origins):
@@ -129,17 +136,21 @@ def check(settings: Settings, clock: Clock, environ: Mapping[str, str]) -> None:
         raise UserError(conflict)
 
 
-def check_has_key(settings: Settings, keys: KeySet) -> None:
+def check_has_key(settings: Settings, keys: KeySet, *, start_is_known: bool = True) -> None:
     """Raises `UserError` if other machines could use the server without a key, or nobody could answer approval
-    requests.
+    requests. `start_is_known`: whether it is known that there is no key of this start where `keys` has none.
     """
     if not is_loopback(settings.host) and not keys.keys:
         raise UserError(
             f"--host {settings.host} exposes a coding agent to other machines. Create a key "
             "with `codex-proxy keys add NAME` (or set PROXY_API_KEY), or listen on 127.0.0.1."
         )
-    if settings.approvals == "ask" and not any(key.may_approve for key in keys.keys):
+    if settings.approvals != "ask" or keys.start_digest or any(key.may_approve for key in keys.keys):
+        return
+    if keys.required:
         raise UserError(NOBODY_APPROVES)
+    if start_is_known:
+        raise UserError(ONLY_IN_TERMINAL)
 
 
 def listen_error(settings: Settings, error: OSError) -> UserError:

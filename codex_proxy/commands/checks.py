@@ -252,6 +252,12 @@ def keys_check(settings: Settings, stored: Sequence[Key] | None = ()) -> Check:
             f"{file} can be {ACCESS_IN_WORDS[others]} by other users.", f"Run `chmod 600 {file}`."
         )
     if settings.approvals == "ask" and stored is not None and not any(key.may_approve for key in keys):
+        if not (keys or settings.wants_key or settings.in_database):
+            return check.warning(
+                "No keys are needed, and only in a terminal a server starts that asks for approvals: there it shows a "
+                "key of this start.",
+                "Start it in a terminal, or create a key with `codex-proxy keys add NAME --may-approve`.",
+            )
         message, advice = NOBODY_APPROVES.split(". ", 1)
         return check.failed(f"{message}.", advice)
     if keys:

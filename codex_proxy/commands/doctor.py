@@ -101,7 +101,7 @@ def settings_check(settings: Settings, config_file: Path | None, environ: Mappin
     file = config_file or default_config_file()
     check = CheckBuilder("settings", file=str(file), file_exists=file.is_file())
     try:
-        check_settings(settings, SystemClock(), environ)
+        check_settings(settings, SystemClock(), environ, start_digest=None)
     except UserError as error:
         return failed_check("settings", str(error), check.facts)
     if remarks := tuple(_remarks_on(settings)):

@@ -7,7 +7,6 @@ import datetime
 import fcntl
 import json
 import os
-import secrets
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,16 +19,11 @@ from codex_proxy.agents.configured.agents import configured_agents, is_single
 from codex_proxy.agents.spec import NoAgentError
 from codex_proxy.app.keyring import others_access, read_keys
 from codex_proxy.commands.store import existing_store
-from codex_proxy.core.keys import DEFAULT_NAME, Key, KeysError, digest_of, parse_keys, table_of
+from codex_proxy.core.keys import DEFAULT_NAME, Key, KeysError, digest_of, new_secret, parse_keys, table_of
 from codex_proxy.files.private import make_folder, replace_file
 from codex_proxy.parts import absent_part_text, absent_parts, shared_store
 from codex_proxy.settings.fields import Settings
 from codex_proxy.store.team import Team
-
-PREFIX = "cpx_"
-"""The prefix by which people and secret scanners recognise keys."""
-RANDOM_BYTES = 32
-"""The random bytes of a key: with 256 bits a plain hash is safe (`core.keys`)."""
 
 
 def add(settings: Settings, name: str, limits: Mapping[str, Any], *, replace: bool) -> tuple[str, str]:
@@ -102,7 +96,7 @@ async def _team_of(settings: Settings) -> AsyncIterator[Team]:
 
 
 def _new_key(name: str, limits: Mapping[str, Any]) -> tuple[str, Key]:
-    secret = PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
+    secret = new_secret()
     created = datetime.date.today().isoformat()
     return secret, Key(name=name, sha256=digest_of(secret), created=created, **limits)
 

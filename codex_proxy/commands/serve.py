@@ -12,6 +12,7 @@ import os
 import resource
 import shlex
 import signal
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -27,6 +28,7 @@ from codex_proxy.app.server import Server, make_server
 from codex_proxy.app.server_parts import ExampleRequest
 from codex_proxy.core.checks import Check
 from codex_proxy.core.faults import Fault, UserError
+from codex_proxy.core.keys import digest_of, new_secret
 from codex_proxy.http.page import PageContent
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import unused_settings, variables_of
@@ -109,7 +111,9 @@ async def serve_to_the_end(settings: Any, say: Callable[..., None], *, worker: i
         log.warning("unknown_variable", name=name, text=f"It sets nothing: {hint}")
     raise_open_files()
     try:
-        server = await make_server(settings, page=page_of, worker=worker)
+        start_key = start_key_for(settings, worker)
+        digest = digest_of(start_key) if start_key else ""
+        server = await make_server(settings, page=page_of, worker=worker, start_digest=digest)
         await server.start()
     except (UserError, Fault) as error:
         if server is not None:
@@ -120,7 +124,7 @@ async def serve_to_the_end(settings: Any, say: Callable[..., None], *, worker: i
             say(f"codex-proxy: {error}", err=True)
         return 1
     tune_gc()
-    announcing = asyncio.create_task(_announce(server, say))
+    announcing = asyncio.create_task(_announce(server, say, start_key))
     building = asyncio.create_task(_build_request_models())
     await wait_for_signal(server)
     announcing.cancel()
@@ -134,10 +138,19 @@ async def serve_to_the_end(settings: Any, say: Callable[..., None], *, worker: i
     return 0
 
 
-async def _announce(server: Server, say: Callable[..., None]) -> None:
+def start_key_for(settings: Settings, worker: int) -> str:
+    """Returns a new key of this start, which is kept nowhere; empty where it is not wanted. Without keys, who reads the
+    terminal may approve with it what an agent asks. What is no terminal may be a file or a log, which others read; and
+    other processes of the server, and other machines, would not know the key.
+    """
+    alone = not (worker or settings.in_database or settings.wants_key)
+    return new_secret() if alone and sys.stdout.isatty() else ""
+
+
+async def _announce(server: Server, say: Callable[..., None], start_key: str) -> None:
     """Prints the banner, when the parts know what they say there. Requests are answered meanwhile."""
     await asyncio.gather(*(part.before_banner() for part in server.parts))
-    say(banner(server))
+    say(banner(server, start_key))
 
 
 async def wait_for_signal(server: Server) -> None:
@@ -190,7 +203,7 @@ def tune_gc() -> None:
     gc.enable()
 
 
-def _agent_lines(agent: Agent, spec: AgentSpec, settings: Settings) -> list[str]:
+def _agent_lines(agent: Agent, spec: AgentSpec, settings: Settings, *, keyed: bool) -> list[str]:
     lines = [f"  agent      {agent.name} {agent.version}".rstrip()]
     if spec.plain_only:
         unlisted = "any name" if agent.trouble() is None else "not known yet"
@@ -203,7 +216,8 @@ def _agent_lines(agent: Agent, spec: AgentSpec, settings: Settings) -> list[str]
             sandbox = f"no sandbox but the agent's own rules ({settings.sandbox}): its commands run as you"
         lines.append(f"  workspace  {settings.workdir} ({sandbox})")
         if settings.approvals == "ask":
-            lines.append("  approvals  sessions ask their client (keys with may_approve), other APIs decline")
+            who = "keys with may_approve" if keyed else "who has the key of this start"
+            lines.append(f"  approvals  sessions ask their client ({who}), other APIs decline")
     lines += [
         f"  off        {feature}: this release has no {', no '.join(names)}"
         for feature, names in agent.missing_features.items()
@@ -216,20 +230,33 @@ def _agent_lines(agent: Agent, spec: AgentSpec, settings: Settings) -> list[str]
     return lines
 
 
-def banner(server: Any) -> str:
-    """Returns the banner. `server` is a started `app.Server`."""
+def _page_lines(server: Any, base: str, start_key: str) -> list[str]:
+    """Returns the lines with the page and the key of this start: in a link, whose end browsers send to no server."""
+    page = base.removesuffix("v1")
+    if not start_key:
+        return [] if server.page is None else [f"  page       {page}"]
+    if server.page is None:
+        return [f"  key        {start_key} (may approve what agents ask, until this server ends)"]
+    return [
+        f"  page       {page}#key={start_key}",
+        "             (who has this link may approve what agents ask, until this server ends)",
+    ]
+
+
+def banner(server: Any, start_key: str = "") -> str:
+    """Returns the banner. `server` is a started `app.Server`. `start_key`: the key of this start, if there is one."""
     host = f"[{server.host}]" if ":" in server.host else server.host
     base = f"http://{host}:{server.port}/v1"
     settings = server.settings
-    key = " -H 'Authorization: Bearer KEY'" if server.keyring.current().required else ""
+    keyed = server.keyring.current().required
+    key = " -H 'Authorization: Bearer KEY'" if keyed else ""
     lines = [f"codex-proxy {__version__} serves on {base}"]
-    if server.page is not None:
-        lines.append(f"  page       {base.removesuffix('v1')}")
+    lines += _page_lines(server, base, start_key)
     if server.runner.ollama:
         lines.append(f"  Ollama     {server.runner.ollama}")
     for agent in all_agents(server.agent):
         named = server.configured.get(agent.name) or next(iter(server.configured.values()))
-        lines += _agent_lines(agent, named.spec, settings)
+        lines += _agent_lines(agent, named.spec, settings, keyed=keyed)
     unused = server.settings_without_effect()
     if unused:
         lines.append(

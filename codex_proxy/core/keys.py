@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+import secrets
 import tomllib
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
@@ -18,6 +19,11 @@ from codex_proxy.core.turn import Approvals, Sandbox
 DEFAULT_NAME: Final = "default"
 """The name of the key in PROXY_API_KEY."""
 NO_KEY_OWNER: Final = "local"
+
+PREFIX: Final = "cpx_"
+"""The prefix by which people and secret scanners recognise keys."""
+RANDOM_BYTES: Final = 32
+"""The random bytes of a key: with 256 bits a plain hash is safe."""
 
 MAX_KEYS: Final = 1000
 """Maximum keys; comparing a request's key with so many takes 0.2 ms."""
@@ -69,6 +75,14 @@ class KeySet(msgspec.Struct, frozen=True):
     keys: tuple[Key, ...] = ()
     required: bool = False
     """Whether requests need a key, also after the last was removed."""
+    start_digest: str = ""
+    """The digest of the key of this start, where none is required: who has that key may answer approval requests, and
+    is the same owner as without it. Empty: there is none.
+    """
+
+    def is_of_start(self, digest: str) -> bool:
+        """Whether this is the digest of the key of this start. Compares in constant time."""
+        return bool(self.start_digest) and hmac.compare_digest(self.start_digest, digest)
 
     def by_digest(self, digest: str) -> Key | None:
         """Returns the key with this digest, or None. Compares in constant time."""
@@ -86,6 +100,11 @@ class KeySet(msgspec.Struct, frozen=True):
 def digest_of(key: str) -> str:
     """Returns the SHA-256 in hexadecimal."""
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def new_secret() -> str:
+    """Returns a new random key, as text."""
+    return PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
 
 
 def check_name(name: str) -> None:

@@ -272,7 +272,7 @@ async def _authenticate(request: web.Request) -> None:
             async with delay_guesses(request, digest):
                 client = clients.by_digest(digest)
         else:
-            client = clients.by_digest(None)
+            client = clients.by_digest(digest or None)  # perhaps of the key of this start
     except Fault:
         request[NOTES]["address"] = client_address(request)
         raise
@@ -292,6 +292,8 @@ def origin_of(request: web.Request) -> Origin:
     """
     hops = request.headers.get(HOPS_HEADER, "").split(",", _MAX_HOPS)
     key = key_in(request) if request.app[PASSES_KEYS] else ""
+    if key and request.app[CLIENTS].is_of_start(digest_of(key)):  # it is for this server only
+        key = ""
     given = request.headers
     headers = {name: given[name] for name in request.app[FORWARDED_HEADERS] if name in given}
     only = request[CLIENT].catalog.only

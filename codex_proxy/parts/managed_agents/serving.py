@@ -46,5 +46,5 @@ def _check_toolset(
         named = [config["name"] for config in tools[index]["configs"]]
         config = f"configs[{named.index(fault.name)}]" if fault.name in named else "default_config"
         raise refused(fault.message, f"{place}tools[{index}].{config}")
-    if toolset.asks and not client.may_approve:
+    if toolset.asks and not client.has_approver:
         raise Fault(MAY_NOT_ASK)

@@ -54,6 +54,7 @@ from codex_proxy.parts.managed_agents.sessions import (
 )
 from codex_proxy.parts.managed_agents.stream import PING, PING_SECONDS, PREVIEWS, ManagedReader
 from codex_proxy.parts.sessions.agents import StoredAgent
+from codex_proxy.parts.sessions.answers import marked
 from codex_proxy.parts.sessions.commands import Interrupt
 from codex_proxy.parts.sessions.placed_files import remove_files
 from codex_proxy.parts.sessions.records import ENTRY, SESSION, SUBAGENT, TURN
@@ -360,7 +361,7 @@ async def send_managed_events(request: web.Request) -> web.Response:
     changes = [each.change for each in sending.sent if each.change is not None]
     if changes:
         try:
-            await sessions.run(sessions.submit(owner, session.id, changes, None))
+            await sessions.run(sessions.submit(owner, session.id, marked(changes, request), None))
         except Fault as fault:
             now = await sessions.session(owner, session.id)
             raise in_words(fault, given.events, sending.sent, now) from None

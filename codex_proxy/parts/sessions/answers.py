@@ -5,13 +5,17 @@ Source: docs/agents-api.md#approvals.
 
 from __future__ import annotations
 
-from aiohttp import web
+from collections.abc import Iterable
 
-from codex_proxy.core.faults import Fault, bad_request
+from aiohttp import web
+from msgspec.structs import replace
+
+from codex_proxy.core.faults import bad_request
 from codex_proxy.http.body import name_ignored, parse_body, read_body
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER
 from codex_proxy.parts.sessions import wire
-from codex_proxy.parts.sessions.approvals import MAY_NOT_APPROVE, Approval
+from codex_proxy.parts.sessions.approvals import Approval
+from codex_proxy.parts.sessions.commands import Submitted
 from codex_proxy.parts.sessions.service import SESSIONS
 
 
@@ -29,8 +33,7 @@ async def answer_ask(request: web.Request) -> web.Response:
     approval = _approval(request.match_info["request_id"], given)
     session = await sessions.session(owner, request.match_info["id"])
     request[NOTES] |= {"session": session.id}
-    require_right_to_answer(request)
-    await sessions.run(sessions.submit(owner, session.id, [approval], None))
+    await sessions.run(sessions.submit(owner, session.id, marked([approval], request), None))
     return web.Response(status=202)
 
 
@@ -47,7 +50,7 @@ def _approval(request_id: str, given: wire.AnswerBody) -> Approval:
     return Approval(request_id, given.decision, words, digest=given.digest, for_session=for_session)
 
 
-def require_right_to_answer(request: web.Request) -> None:
-    """Raises `Fault` NOT_ALLOWED unless the client of a request may answer approval requests."""
-    if not request[CLIENT].may_approve:
-        raise Fault(MAY_NOT_APPROVE)
+def marked(changes: Iterable[Submitted], request: web.Request) -> list[Submitted]:
+    """Returns a client's events, of which the answers to approval requests say whether the client may approve."""
+    may = request[CLIENT].may_approve
+    return [replace(each, by_approver=may) if isinstance(each, Approval) else each for each in changes]

@@ -26,12 +26,14 @@ OWN_LABEL: Final = "agent"
 """The label of the agent itself, in place of an MCP server's."""
 MAY_NOT_APPROVE: Final = Failure(
     FaultKind.NOT_ALLOWED,
-    "This key may not answer approval requests. The operator can allow it in the keys file (may_approve = true).",
+    "Approval requests are answered with a key that may approve: one whose entry in the keys file says so (may_approve "
+    "= true), or, where no keys are needed, the key of this start, which the server shows in its terminal.",
 )
 MAY_NOT_ASK: Final = Failure(
     FaultKind.NOT_ALLOWED,
-    "The agent is to ask before some of its tools, and this key may not answer. Have the operator allow it in the keys "
-    "file (may_approve = true), or let the tools run without a question (always_allow).",
+    "The agent is to ask before some of its tools, and nobody may answer with this key. Have the operator allow it in "
+    "the keys file (may_approve = true) or, without keys, start the server in a terminal; or let the tools run without "
+    "a question (always_allow).",
     param="tools",
 )
 
@@ -80,6 +82,8 @@ class Approval(msgspec.Struct, frozen=True, tag="approval"):
     """That of the question as it was shown; empty if the client does not tell it."""
     for_session: bool = False
     """Whether the question's rule is permitted for the rest of the session."""
+    by_approver: bool = False
+    """Whether the client that answers may approve: without keys the session's owner does not tell."""
 
     def applied_to(self, ask: Ask) -> Ask:
         """Returns the question with this answer."""

@@ -31,6 +31,7 @@ from codex_proxy.parts.sessions.agents import (
     agent_object,
     settings_of,
 )
+from codex_proxy.parts.sessions.answers import marked
 from codex_proxy.parts.sessions.approvals import Approval
 from codex_proxy.parts.sessions.commands import Result, Submitted
 from codex_proxy.parts.sessions.records import (
@@ -360,7 +361,7 @@ async def create_session_events(request: web.Request) -> web.Response:
     if not changes:
         return web.Response(status=202)
     known = None if key is None else (key, hashlib.sha256(body).hexdigest())
-    await sessions.run(sessions.submit(owner, session.id, changes, known))
+    await sessions.run(sessions.submit(owner, session.id, marked(changes, request), known))
     return web.Response(status=202)
 
 

@@ -16,6 +16,7 @@ import structlog
 from codex_proxy.core.beside_the_loop import beside_the_loop
 from codex_proxy.core.events import Stop, TurnElsewhere, TurnEnded
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault, FaultKind
+from codex_proxy.core.keys import NO_KEY_OWNER
 from codex_proxy.core.own_errors import trace_of
 from codex_proxy.core.turn import fixed_by_session
 from codex_proxy.parts.sessions.approvals import MAY_NOT_APPROVE, Approval, Ask
@@ -306,7 +307,7 @@ class LiveSession:
     async def _apply_answer(self, given: Approval, now: int) -> Ask | None:
         id = given.request_id
         ask = self.state.ask(id) or await self._service.store.ask(self.owner, self.session.id, id)
-        if ask is not None and not self._may_approve():
+        if ask is not None and not self._may_approve(given):
             raise Fault(MAY_NOT_APPROVE)
         with once(given.once, id):
             if not is_new_answer(given, ask, self.session):
@@ -319,9 +320,13 @@ class LiveSession:
         self.state.add_answer(given, ask, now)
         return self.state.ask(id)
 
-    def _may_approve(self) -> bool:
-        """Whether the session's key may answer questions now. Raises `Fault` if it is no longer valid."""
-        return self._service.responses.clients.by_name(self.owner).may_approve
+    def _may_approve(self, given: Approval) -> bool:
+        """Whether this answer is one of a client that may approve."""
+        return self._has_approver() and (given.by_approver or self.owner != NO_KEY_OWNER)
+
+    def _has_approver(self) -> bool:
+        """Whether somebody may answer the session's questions now. Raises `Fault` if its key is no longer valid."""
+        return self._service.responses.clients.by_name(self.owner).has_approver
 
     def _pass_on(self, ask: Ask) -> None:
         """Gives the agent the answer; the last one when the run has its place again."""
@@ -512,7 +517,7 @@ class LiveSession:
                 ended = events[-1] if events and isinstance(events[-1], TurnEnded) else None
                 long = cursor.has_long_answer and have_an_end(events)
                 async with self.lock:
-                    self.state.rules_apply = not self.session.rules or self._may_approve()
+                    self.state.rules_apply = not self.session.rules or self._has_approver()
                     shown, waited = events if ended is None else events[:-1], self.asks
                     await beside_the_loop(partial(self.state.feed, shown, self._service.now()), long=long)
                     await self._commit_surely(long=long)

@@ -369,12 +369,12 @@ class Sessions:
         the agent, the turn's sandbox or the key does not allow.
         """
         turn, toolset = parsed.turn, session.agent.toolset
-        asks = client.approvals == "ask" and client.may_approve  # else nobody could answer
+        asks = client.approvals == "ask" and client.has_approver  # else nobody could answer
         if toolset is not None:
             agent = self.responses.runs.services.agent_of(turn)
             for fault in toolset_faults(toolset, agent.own_tools, turn.sandbox, agent.name):
                 raise bad_request(fault.message, "tools", "unsupported_by_agent")
-            if toolset.asks and not client.may_approve:
+            if toolset.asks and not client.has_approver:
                 raise Fault(MAY_NOT_ASK)
             asks, turn = toolset.asks, replace(turn, toolset=toolset)
         return replace(parsed, turn=replace(turn, approvals="ask") if asks else turn)

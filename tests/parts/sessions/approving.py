@@ -1,12 +1,18 @@
-"""A server whose sessions ask their client, and the answers."""
+"""Servers whose sessions ask their client, and the answers."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Final
 
+from codex_proxy.app.server import make_server
+from codex_proxy.commands.serve import page_of
+from codex_proxy.core.keys import digest_of
 from codex_proxy.parts.sessions.approvals import SessionAsk, session_ask
 from codex_proxy.parts.sessions.service import SESSIONS
-from tests.http.serving import Answer
+from tests.http.serving import ENVIRONMENT, Answer, Proxy, running_proxy, settings_of
 from tests.parts.sessions.driving import AgentsClient
 
 KEY: Final = "the key of the operator"
@@ -16,6 +22,16 @@ ASKING: Final[dict[str, Any]] = {
     "api_key": KEY,
     "fake_dialect": "app-server",
 }
+START_KEY: Final = "cpx_the-key-of-this-start"
+
+
+@asynccontextmanager
+async def keyless_proxy(folder: Path, **more: Any) -> AsyncIterator[Proxy]:
+    """A server without keys, as one that was started in a terminal, which shows `START_KEY`."""
+    settings = settings_of(folder, **(ASKING | {"api_key": None, "ui": True} | more))
+    digest = digest_of(START_KEY)
+    async with running_proxy(await make_server(settings, ENVIRONMENT, page_of, start_digest=digest)) as proxy:
+        yield proxy
 
 
 def answer_to(action: dict[str, Any], decision: str = "approve") -> dict[str, Any]:
