@@ -370,6 +370,8 @@ async def test_what_one_key_has_stored_no_other_finds(tmp_path: Path) -> None:
             own: dict[str, Any] = (
                 {"events": []} if path.endswith("/events") else {} if endpoint.beta else {"items": [ITEM]}
             )
+            if path.endswith("/mcpr_none"):
+                own = {"decision": "approve", "digest": "0" * 64}
             if path.endswith("/resources"):
                 own = {"type": "file", "file_id": "file_none"}
             body = {"metadata": {}, **own} if endpoint.method == "POST" else None

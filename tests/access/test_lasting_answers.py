@@ -54,6 +54,7 @@ SHORT_OF_SESSIONS: Final = (
     *("POST /agents", "GET /agents", "GET /agents/{id}", "POST /agents/{id}", "DELETE /agents/{id}"),
     *("GET /agents/sessions", "GET /agents/sessions/{id}", "POST /agents/sessions/{id}"),
     *("DELETE /agents/sessions/{id}", "POST /agents/sessions/{id}/events", "GET /agents/sessions/{id}/items"),
+    "POST /agents/sessions/{id}/asks/{request_id}",
     *("GET /agents/sessions/{id}/turns", "GET /agents/sessions/{id}/turns/{turn_id}"),
     *("GET /agents/sessions/{id}/turns/{turn_id}/items", "GET /agents/sessions/{id}/subagents"),
     *(
@@ -453,7 +454,7 @@ async def test_a_body_that_is_still_sent_is_read_no_further(proxy: Proxy, tmp_pa
     ]  # they read none
     writers, replies = [], []
     for route in posts:
-        path = route.removeprefix("POST ").replace("{id}", "x")
+        path = route.removeprefix("POST ").replace("{id}", "x").replace("{request_id}", "y")
         path = path if path.startswith(("/api/", "/ui/")) else f"/v1{path}"
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.server.port)
         authorization = key_header("one")["Authorization"]
