@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import stat
 from pathlib import Path
 
@@ -18,10 +19,20 @@ CHECK_SECONDS = 0.5
 MAX_FILE_BYTES = 1 << 20
 """The largest keys file; a thousand keys take a third of that."""
 
+PREFIX = "cpx_"
+"""The prefix by which people and secret scanners recognise keys."""
+RANDOM_BYTES = 32
+"""The random bytes of a key: with 256 bits a plain hash is safe (`core.keys`)."""
+
 Stamp = tuple[int, int, int] | None
 """A version of the keys file; None if there is no file."""
 UNREAD: Stamp = (-1, -1, -1)
 """A stamp that no file has."""
+
+
+def new_secret() -> str:
+    """Returns a new random key, as text."""
+    return PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
 
 
 def read_keys(path: Path) -> tuple[Key, ...]:

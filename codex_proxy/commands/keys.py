@@ -17,9 +17,9 @@ from tomlkit.exceptions import TOMLKitError
 from codex_proxy.agents import registry
 from codex_proxy.agents.configured.agents import configured_agents, is_single
 from codex_proxy.agents.spec import NoAgentError
-from codex_proxy.app.keyring import others_access, read_keys
+from codex_proxy.app.keyring import new_secret, others_access, read_keys
 from codex_proxy.commands.store import existing_store
-from codex_proxy.core.keys import DEFAULT_NAME, Key, KeysError, digest_of, new_secret, parse_keys, table_of
+from codex_proxy.core.keys import DEFAULT_NAME, Key, KeysError, digest_of, parse_keys, table_of
 from codex_proxy.files.private import make_folder, replace_file
 from codex_proxy.parts import absent_part_text, absent_parts, shared_store
 from codex_proxy.settings.fields import Settings

@@ -24,11 +24,12 @@ from codex_proxy import __version__
 from codex_proxy.agents.agent import Agent, all_agents
 from codex_proxy.agents.configured.agents import targets_without_agent
 from codex_proxy.agents.spec import AgentSpec
+from codex_proxy.app.keyring import new_secret
 from codex_proxy.app.server import Server, make_server
 from codex_proxy.app.server_parts import ExampleRequest
 from codex_proxy.core.checks import Check
 from codex_proxy.core.faults import Fault, UserError
-from codex_proxy.core.keys import digest_of, new_secret
+from codex_proxy.core.keys import digest_of
 from codex_proxy.http.page import PageContent
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import unused_settings, variables_of

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-import secrets
 import tomllib
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
@@ -19,11 +18,6 @@ from codex_proxy.core.turn import Approvals, Sandbox
 DEFAULT_NAME: Final = "default"
 """The name of the key in PROXY_API_KEY."""
 NO_KEY_OWNER: Final = "local"
-
-PREFIX: Final = "cpx_"
-"""The prefix by which people and secret scanners recognise keys."""
-RANDOM_BYTES: Final = 32
-"""The random bytes of a key: with 256 bits a plain hash is safe."""
 
 MAX_KEYS: Final = 1000
 """Maximum keys; comparing a request's key with so many takes 0.2 ms."""
@@ -100,11 +94,6 @@ class KeySet(msgspec.Struct, frozen=True):
 def digest_of(key: str) -> str:
     """Returns the SHA-256 in hexadecimal."""
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def new_secret() -> str:
-    """Returns a new random key, as text."""
-    return PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
 
 
 def check_name(name: str) -> None:

@@ -55,6 +55,8 @@ SHORT_OF_SESSIONS: Final = (
     *("GET /agents/sessions", "GET /agents/sessions/{id}", "POST /agents/sessions/{id}"),
     *("DELETE /agents/sessions/{id}", "POST /agents/sessions/{id}/events", "GET /agents/sessions/{id}/items"),
     "POST /agents/sessions/{id}/asks/{request_id}",
+    *("GET /agents/session_summaries", "GET /agents/sessions/{id}/summary"),
+    "POST /agents/sessions/{id}/summary",
     *("GET /agents/sessions/{id}/turns", "GET /agents/sessions/{id}/turns/{turn_id}"),
     *("GET /agents/sessions/{id}/turns/{turn_id}/items", "GET /agents/sessions/{id}/subagents"),
     *(
