@@ -126,7 +126,8 @@ class CoreSettings(SourcedSettings):
         "decline",
         description=(
             "what becomes of an agent's questions for permission in sessions of the Agents API: decline them, or ask "
-            "the client, whose key must have `may_approve` (docs/agents-api.md)"
+            "the client, whose key must have `may_approve`; without keys a server in a terminal shows a key for that "
+            "(docs/agents-api.md)"
         ),
     )
     builtin_tools: Literal["auto", "always", "never"] = Field(

@@ -51,10 +51,12 @@ def settings_of(folder: Path, **more: Any) -> Settings:
 
 @asynccontextmanager
 async def claude_proxy(
-    folder: Path, model: AnthropicModel, *, key: str = "sk-ant-test", **more: Any
+    folder: Path, model: AnthropicModel, *, key: str = "sk-ant-test", start_digest: str = "", **more: Any
 ) -> AsyncIterator[tuple[AsyncOpenAI, Server]]:
     """A running proxy in this process, and the official SDK as its client."""
-    async with serve(settings_of(folder, **more), environment_of(folder, model, key=key)) as running:
+    async with serve(
+        settings_of(folder, **more), environment_of(folder, model, key=key), start_digest
+    ) as running:
         yield running
 
 

@@ -54,10 +54,10 @@ def settings_of(home: CodexHome, **more: Any) -> Settings:
 
 @asynccontextmanager
 async def serve(
-    settings: Settings, environment: Mapping[str, str]
+    settings: Settings, environment: Mapping[str, str], start_digest: str = ""
 ) -> AsyncIterator[tuple[AsyncOpenAI, Server]]:
     """A server with these settings in this process, and the official SDK as its client."""
-    server = await make_server(settings, environment)
+    server = await make_server(settings, environment, start_digest=start_digest)
     try:
         await server.start()
         async with client_of(f"http://127.0.0.1:{server.port}") as client:
@@ -110,12 +110,15 @@ def _keep_checks(state: Path) -> None:
 
 @asynccontextmanager
 async def proxy(
-    home: CodexHome, environment: Mapping[str, str] | None = None, **settings: Any
+    home: CodexHome,
+    environment: Mapping[str, str] | None = None,
+    start_digest: str = "",
+    **settings: Any,
 ) -> AsyncIterator[Proxy]:
     """A running proxy in this process; `environment` is added to the home's own."""
     given = settings_of(home, **settings)
     _bring_checks(given.state_dir)
-    server = await make_server(given, home.environment(environment))
+    server = await make_server(given, home.environment(environment), start_digest=start_digest)
     _keep_checks(given.state_dir)
     try:
         await server.start()
