@@ -203,6 +203,19 @@ async def test_a_key_is_asked_for_and_replaced_where_nobody_sees_it(tmp_path: Pa
         assert KEY not in chat.shown.decode()
 
 
+async def test_without_keys_the_key_of_this_start_allows(tmp_path: Path) -> None:
+    from tests.parts.sessions.approving import START_KEY, keyless_proxy  # it needs the part
+
+    async with keyless_proxy(tmp_path) as proxy, terminal(proxy.url, tmp_path, "[[fake:approval]]") as chat:
+        await chat.shows("This key may not answer")
+        chat.type("/key")
+        await chat.shows("Another API key:")
+        chat.type(START_KEY)
+        await chat.shows("allow once")
+        await chat.press_until("a", lambda: b"Allowed once." in chat.shown)
+        await chat.shows("Thank you.")
+
+
 async def test_a_session_goes_on_when_the_server_is_there_again(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         async with fake_proxy(tmp_path, fake_dialect="app-server") as proxy:

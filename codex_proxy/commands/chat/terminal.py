@@ -226,7 +226,10 @@ class Terminal(Listener):
         if ask is None or not self._visible:
             return "", ""
         if not self.conversation.summary.get("may_approve"):
-            return "This key may not answer: /key takes another one.", ""
+            return (
+                "This key may not answer: /key takes another one, or that which the server has shown at its start.",
+                "",
+            )
         if not self._viewed:
             return "v view all of it before it can be allowed · d decline", "vd"
         if not ask["rule"]:
