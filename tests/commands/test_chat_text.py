@@ -106,6 +106,12 @@ def test_html_is_text() -> None:
     assert "<div>" in rendered(Safe(markdown("<div>\nhi\n</div>")))
 
 
+def test_what_only_the_markdown_parser_makes_of_an_entity_is_harmless() -> None:
+    shown = rendered(Safe(markdown("&#x202e;gpj &#27;[2J &#x9b;31m &#8206;")))
+    assert is_harmless(shown)
+    assert r"\u202egpj" in shown
+
+
 def test_links_are_shown_with_their_address() -> None:
     shown = rendered(Safe(markdown("[here](http://example.test/a)")))
     assert "here (http://example.test/a)" in shown
