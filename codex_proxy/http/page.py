@@ -5,6 +5,7 @@ the agents that it may use, and no content but what the store keeps for it, and 
 from __future__ import annotations
 
 import asyncio
+import gzip
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -18,6 +19,7 @@ from aiohttp import web
 from codex_proxy.core.checks import Check
 from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.shown_text import excerpt
+from codex_proxy.core.turn import SANDBOXES
 from codex_proxy.http.app_keys import CLIENTS, RESPONSES, RUNS
 from codex_proxy.http.endpoint import json_response
 from codex_proxy.http.middleware.request_context import CLIENT, OWNER, REPLY_HEADERS
@@ -31,7 +33,15 @@ from codex_proxy.store.values import NotStored, StoredResponse
 FILES: Final = {
     "index.html": "text/html",
     "style.css": "text/css",
+    "sessions.css": "text/css",
     "page.js": "text/javascript",
+    "sessions.js": "text/javascript",
+    "conversation.js": "text/javascript",
+    "composer.js": "text/javascript",
+    "notices.js": "text/javascript",
+    "live.js": "text/javascript",
+    "live_worker.js": "text/javascript",
+    "feed.js": "text/javascript",
     "playground.js": "text/javascript",
     "code.js": "text/javascript",
     "lib.js": "text/javascript",
@@ -72,9 +82,10 @@ PAGE: Final = web.AppKey("page", PageContent)
 
 
 @cache
-def _file(name: str) -> tuple[bytes, str]:
+def _file(name: str) -> tuple[bytes, bytes, str]:
+    """Returns a file, the same compressed, and its tag, which both have."""
     body = (files("codex_proxy.http") / "ui" / name).read_bytes()
-    return body, f'"{sha256(body).hexdigest()[:16]}"'
+    return body, gzip.compress(body, mtime=0), f'W/"{sha256(body).hexdigest()[:16]}"'
 
 
 async def ui_file(request: web.Request) -> web.Response:
@@ -83,16 +94,19 @@ async def ui_file(request: web.Request) -> web.Response:
     304 if the browser has it.
     """
     name = request.path.rpartition("/")[2] or "index.html"
-    body, tag = _file(name)
+    body, packed, tag = _file(name)
     headers = {
         "Cache-Control": "no-cache",
         "Content-Security-Policy": POLICY,
         "ETag": tag,
         "Referrer-Policy": "no-referrer",
-        "Vary": "Accept",
+        "Vary": "Accept, Accept-Encoding",
     }
     if request.headers.get("If-None-Match") == tag:
         return web.Response(status=304, headers=headers)
+    if "gzip" in request.headers.get("Accept-Encoding", ""):
+        body = packed
+        headers["Content-Encoding"] = "gzip"
     return web.Response(body=body, content_type=FILES[name], charset="utf-8", headers=headers)
 
 
@@ -134,8 +148,12 @@ async def ui_state(request: web.Request) -> web.Response:
 
 
 async def ui_choices(request: web.Request) -> web.Response:
-    """Returns what a turn of the key may choose: its agent, its mode, and the folder of an agent turn."""
+    """Returns what a turn of the key may choose: its agent, its mode, and the folder and the sandbox of an agent turn.
+
+    `plain`: the agents that have no agent turns.
+    """
     client = request[CLIENT]
+    sandbox = SANDBOXES.index(client.settings.sandbox)
     agents = [agent.name for agent in agents_for(request, client)]
     acts = any(name not in client.catalog.plain for name in client.catalog.members or ("",))
     return json_response(
@@ -143,6 +161,8 @@ async def ui_choices(request: web.Request) -> web.Response:
             "agents": agents,
             "builtin_tools": client.settings.builtin_tools if acts else "never",
             "folder": client.workspace.folder,
+            "plain": [name for name in agents if name in client.catalog.plain],
+            "sandboxes": SANDBOXES[: sandbox + 1],
             "roots": client.workspace.roots,
             "worker": request.app[WORKER],
         }

@@ -23,7 +23,8 @@ from tests.forked_fake import no_forks
 from tests.http.serving import Proxy, fake_agent, fake_proxy, proxy_of, until, user, worker_proxy
 
 HTML = {"Accept": "text/html,application/xhtml+xml"}
-MAX_BYTES = 160 << 10
+MAX_BYTES = 80 << 10
+"""As browsers get them: compressed."""
 NO_TRACES = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
 WARNING = Check(name="x", status="warning", message="m", advice="a")
 
@@ -47,8 +48,15 @@ async def test_all_files_of_the_page_are_small_and_name_no_other_server(proxy: P
         file = await proxy.send("GET", "/" if name == "index.html" else f"/ui/{name}", headers=HTML)
         assert file.status == 200
         assert "https://" not in file.text.replace("http://www.w3.org/2000/svg", "")
-        size += len(file.text.encode())
+        assert file.headers["Content-Encoding"] == "gzip"
+        size += int(file.headers["Content-Length"])
     assert size < MAX_BYTES
+
+
+async def test_a_client_that_does_not_unpack_gets_the_files_as_they_are(proxy: Proxy) -> None:
+    file = await proxy.send("GET", "/ui/page.js", headers={"Accept-Encoding": "identity"})
+    assert "Content-Encoding" not in file.headers
+    assert file.text == (await proxy.send("GET", "/ui/page.js")).text
 
 
 async def test_a_file_that_the_browser_has_is_not_sent_again(proxy: Proxy) -> None:

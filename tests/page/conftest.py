@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,7 +56,9 @@ async def open_page(browser: Browser, proxy: Proxy, pane: str = "", **context: A
 
 
 @asynccontextmanager
-async def page_server(folder: Path, **settings: Any) -> AsyncIterator[Proxy]:
+async def page_server(
+    folder: Path, environment: Mapping[str, str] | None = None, **settings: Any
+) -> AsyncIterator[Proxy]:
     """A server on the fake agent that has a page."""
-    async with fake_proxy(folder, ui=True, **settings) as proxy:
+    async with fake_proxy(folder, environment, ui=True, **settings) as proxy:
         yield proxy

@@ -86,3 +86,21 @@ export function asTypeScript(api, { body, more }) {
     + `apiKey: process.env.KEY ?? "none" });\nconst answer = await client.${SDKS[api].method}(${JSON.stringify(body, null, 2)}${options});\n`
     + printing(api, "typescript", body);
 }
+
+// --- sessions ------------------------------------------------------------------------------------
+
+const SESSIONS = "/v1/agents/sessions";
+
+/** The creation of a session as code for curl, which prints its events. */
+export function asSessionCurl({ body, more }) {
+  return asCurl("sessions", { path: SESSIONS, body: { ...body, stream: true }, more: { "OpenAI-Beta": "agents=v1", ...more } });
+}
+
+/** The creation of a session as code for the SDK of Python, which prints the answer of its first turn. */
+export function asSessionPython({ body, more }) {
+  const given = Object.keys(more).length ? { ...body, stream: true, extra_headers: more } : { ...body, stream: true };
+  const fields = Object.entries(given).map(([field, value]) => `    ${field}=${python(value, "    ")},\n`);
+  return `import os\n\nfrom openai import OpenAI\n\nclient = OpenAI(base_url=${JSON.stringify(base("sessions"))}, api_key=os.environ.get("KEY", "none"))\n`
+    + `stream = client.beta.agents.sessions.create(\n${fields.join("")})\nresult = stream.get_final_result()\n`
+    + `print(result.session_id)\nprint(result.output_text)\n`;
+}

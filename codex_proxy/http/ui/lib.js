@@ -62,11 +62,12 @@ export const key = {
   set: (value) => (value ? sessionStorage.setItem(STORED_KEY, value) : sessionStorage.removeItem(STORED_KEY)),
 };
 
-/** An answer that is not a success; `status` is 0 if there was none. */
+/** An answer that is not a success; `status` is 0 if there was none, `code` that of the error. */
 export class Failed extends Error {
-  constructor(message, status) {
+  constructor(message, status, code = "") {
     super(message);
     this.status = status;
+    this.code = code;
   }
 }
 
@@ -88,12 +89,13 @@ export async function request(path, { body, ...options } = {}) {
   if (!answer.ok) {
     const text = await answer.text();
     let message = text.slice(0, 500);
+    let code = "";
     try {
-      message = JSON.parse(text).error.message;
+      ({ message, code } = JSON.parse(text).error);
     } catch {
       // It is not one of the server's own errors: its text is all there is.
     }
-    throw new Failed(message || `HTTP ${answer.status}`, answer.status);
+    throw new Failed(message || `HTTP ${answer.status}`, answer.status, code);
   }
   return answer;
 }
@@ -216,6 +218,24 @@ export function cell(value, { number, text } = {}) {
 export function facts(entries) {
   return h("dl", {}, entries.filter(([, value]) => value !== null && value !== undefined && value !== "" && value !== false).map(
     ([name, value]) => [h("dt", {}, name), h("dd", {}, value instanceof Node ? value : shown(value))]));
+}
+
+/**
+ * The choice of a model, which is also that of its agent: with several agents their models are in groups. The name of an
+ * agent means its default model; it is there for agents that list none. `facts`: the objects of models by their ids.
+ */
+export function modelSelect(value, facts, agents) {
+  const option = (name) => h("option", { value: name }, shown(name, 80));
+  const names = [...facts.keys()];
+  const group = (agent) => {
+    const own = names.filter((name) => facts.get(name).agent === agent);
+    return h("optgroup", { label: agent }, (own.length ? own : [agent]).map(option));
+  };
+  const ofNone = names.filter((name) => agents.length < 2 || !agents.includes(facts.get(name).agent));
+  const select = h("select", { "aria-label": "Model" }, ofNone.map(option), agents.length < 2 ? [] : agents.map(group));
+  select.value = value;
+  if (!select.value) select.value = names[0] ?? agents[0];
+  return select;
 }
 
 export const trouble = (error) => h("p", { class: "bad", role: "alert" }, shown(error.message));

@@ -3,13 +3,16 @@ import {
   Failed, WORKER_TURNS, cell, clockTime, copyButton, count, events, facts, h, json, key, named, ofTurn, request, seconds,
   shown, table, trouble, turnName,
 } from "./lib.js";
+import { BETA } from "./feed.js";
 import { playground } from "./playground.js";
+import { sessions } from "./sessions.js";
 
 const main = document.getElementById("main");
 const connection = document.getElementById("connection");
 
 /** The panes by the hash of their address. Each returns its content; `signal` is aborted when it is left. */
 const PANES = {
+  sessions: ["Sessions", sessions],
   now: ["Now", now],
   turns: ["Turns", turns],
   stored: ["Stored", stored],
@@ -22,7 +25,7 @@ let leave = new AbortController();
 
 async function show() {
   const [name, argument] = location.hash.slice(1).split("/", 2);
-  const [title, pane] = PANES[name] ?? PANES.now;
+  const [title, pane] = PANES[name] ?? PANES.sessions;
   leave.abort();
   leave = new AbortController();
   const { signal } = leave;
@@ -46,6 +49,7 @@ function keyForm(error) {
   const input = h("input", { type: "password", autocomplete: "off", required: true, name: "key" });
   const use = (event) => {
     event.preventDefault();
+    sessionStorage.clear(); // drafts of another key
     key.set(input.value.trim());
     location.reload(); // what another key has asked, and was answered, is forgotten
   };
@@ -389,15 +393,21 @@ function storedCard(id, headline, about, more) {
     h("p", { class: "soft" }, about.map((each) => `${shown(each, 80)} · `), link(shown(id, 80)), more));
 }
 
-/** A row with buttons for one stored object: copy it, delete it. `list` is the pane that is shown afterwards. */
-function storedButtons(id, path, object, list) {
+/** A row with buttons for one stored object: copy it, delete it, and `more`. `list` is the pane that is shown after a deletion. */
+function storedButtons(id, path, object, list, ...more) {
   const remove = async () => {
     if (!confirm(`Delete ${id}?`)) return;
     await request(path, { method: "DELETE" });
     location.hash = list;
   };
   return h("div", { class: "row" }, copyButton("Copy as JSON", JSON.stringify(object, null, 2)),
-    h("button", { type: "button", onclick: remove }, "Delete"));
+    h("button", { type: "button", onclick: remove }, "Delete"), more);
+}
+
+/** Makes a session that continues a stored response, and shows it. */
+async function goOn(path) {
+  const session = await json(`${path}/session`, { body: {}, headers: BETA });
+  location.hash = `#sessions/${encodeURIComponent(session.id)}`;
 }
 
 async function oneConversation(id, signal) {
@@ -451,7 +461,7 @@ async function oneResponse(id, signal) {
     h("p", {}, h("a", { href: "#stored" }, "All stored responses")),
     h("h2", {}, shown(headlineOf(response), 120)),
     h("p", { class: "soft" }, [clockTime(response.created_at), response.model, response.status, id].map((each) => shown(each, 80)).join(" · ")),
-    storedButtons(id, path, response, "#stored"),
+    storedButtons(id, path, response, "#stored", h("button", { type: "button", onclick: () => goOn(path).catch((error) => main.prepend(trouble(error))) }, "Continue")),
     h("h3", {}, "Chain"), h("ul", { class: "tree" }, branch(chain)),
     h("h3", {}, "Input"), h("pre", { tabindex: "0" }, shown(JSON.stringify(input.data, null, 2))),
     h("h3", {}, "Response"), h("pre", { tabindex: "0" }, shown(JSON.stringify(response, null, 2))),
@@ -546,8 +556,20 @@ const marked = (text) => text.split("`").map((part, index) => (index % 2 ? h("co
 const panes = document.getElementById("panes");
 panes.append(...Object.entries(PANES).map(([name, [title]]) => h("a", { href: `#${name}` }, title)));
 json("/healthz").then(({ version }) => (document.getElementById("version").textContent = version ?? ""), () => {});
+/** Takes a key from the address, where a link has put it, and removes it from there. Returns whether there was one. */
+function takeKey() {
+  const given = new URLSearchParams(location.hash.slice(1)).get("key");
+  if (!given) return false;
+  if (given !== key.get()) sessionStorage.clear(); // drafts of another key
+  key.set(given);
+  history.replaceState(null, "", location.pathname);
+  return true;
+}
+
 addEventListener("hashchange", () => {
+  if (takeKey()) return location.reload(); // what another key has asked, and was answered, is forgotten
   show();
   main.focus({ preventScroll: true });
 });
+takeKey();
 show();

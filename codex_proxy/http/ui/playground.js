@@ -1,6 +1,6 @@
 // The playground: one conversation, sent through several APIs and models side by side, with every event as it comes.
 import { asCurl, asPython, asTypeScript } from "./code.js";
-import { Failed, copyButton, count, events, h, json, ofTurn, request, seconds, shown, trouble, turnName } from "./lib.js";
+import { Failed, copyButton, count, events, h, json, modelSelect, ofTurn, request, seconds, shown, trouble, turnName } from "./lib.js";
 
 const RAW_LINES = 1000;
 const RAW_LONGEST = 2000;
@@ -289,29 +289,11 @@ function modeWords({ builtin_tools, roots }) {
   return `${by} Folders may be inside of ${roots.join(", ")}.`;
 }
 
-/**
- * The choice of a model, which is also that of its agent: with several agents their models are in groups. The name of an
- * agent means its default model; it is there for agents that list none.
- */
-function modelChoice(each, facts, agents) {
-  const option = (value) => h("option", { value }, shown(value, 80));
-  const names = [...facts.keys()];
-  const group = (agent) => {
-    const own = names.filter((name) => facts.get(name).agent === agent);
-    return h("optgroup", { label: agent }, (own.length ? own : [agent]).map(option));
-  };
-  const ofNone = names.filter((name) => agents.length < 2 || !agents.includes(facts.get(name).agent));
-  const select = h("select", { "aria-label": "Model" }, ofNone.map(option), agents.length < 2 ? [] : agents.map(group));
-  select.value = each.model;
-  if (!select.value) select.value = names[0] ?? agents[0];
-  return select;
-}
-
 function column(each, { facts, choices, common, say, draw }) {
   const about = h("p", { class: "soft" });
   const api = h("select", { "aria-label": "API", onchange: () => (each.api = api.value) },
     Object.entries(APIS).map(([value, { title }]) => h("option", { value }, title)));
-  const model = modelChoice(each, facts, choices.agents);
+  const model = modelSelect(each.model, facts, choices.agents);
   const choose = () => {
     each.model = model.value;
     about.textContent = shown(abilities(facts.get(each.model)), 300);

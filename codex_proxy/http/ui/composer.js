@@ -1,0 +1,261 @@
+// The input below a conversation: what is said next, with what, and by whom it is answered.
+import { BETA } from "./feed.js";
+import { Failed, h, json, modelSelect, request, shown, trouble } from "./lib.js";
+
+export const NEW = "new"; // in place of an id: the session that is made with the first message
+const MAX_TEXT_FILE = 256 << 10; // bytes
+const MAX_IMAGE = 10 << 20; // bytes
+
+/** What is written and not sent, by session: {text, files, comments, edits}. Texts outlive a reload of the tab. */
+const drafts = new Map();
+const stored = (id) => `codex-proxy-draft ${id}`;
+
+function draftOf(id) {
+  if (!drafts.has(id)) drafts.set(id, { text: sessionStorage.getItem(stored(id)) ?? "", files: [], comments: [], edits: "" });
+  return drafts.get(id);
+}
+
+function keep(id) {
+  const { text } = draftOf(id);
+  if (text) sessionStorage.setItem(stored(id), text);
+  else sessionStorage.removeItem(stored(id));
+}
+
+/** The settings of the next new session, as they were chosen last. */
+const chosen = { model: "", mode: "", folder: "", sandbox: "" };
+
+// --- what is sent ----------------------------------------------------------------------------------
+
+/** The parts of a message: comments on lines, the text, then files. */
+function contentOf({ text, files, comments }) {
+  const remarks = comments.map(({ path, line, text: said }) => `${path}:${line}: ${said}`).join("\n");
+  const words = [remarks && `Comments on the changes:\n${remarks}`, text.trim()].filter(Boolean).join("\n\n");
+  return [
+    ...(words ? [{ type: "input_text", text: words }] : []),
+    ...files.map((file) => file.image ? { type: "input_image", image_url: file.url }
+      : { type: "input_text", text: `The file ${file.name}:\n\n${file.text}` }),
+  ];
+}
+
+const messageOf = (content) => ({ role: "user", content });
+
+/** The request that makes a session: its body, and its headers besides those of the API. */
+export function creation({ model, mode, folder, sandbox }, content) {
+  const environment = mode === "model" ? { type: "none" } : { type: "self_hosted", workspace_directory: folder, remote_url: "" };
+  const more = sandbox && mode !== "model" ? { "X-Codex-Sandbox": sandbox } : {};
+  return { body: { agent: { model }, environment, input: [messageOf(content)] }, more };
+}
+
+export async function say(id, content) {
+  await request(`/v1/agents/sessions/${encodeURIComponent(id)}/events`, {
+    headers: BETA, body: { events: [{ type: "agent.session.input.message", input: [messageOf(content)] }] } });
+}
+
+// --- files -----------------------------------------------------------------------------------------
+
+const readAs = (file, how) => new Promise((resolve, reject) => {
+  const reader = new FileReader();
+  reader.addEventListener("load", () => resolve(reader.result));
+  reader.addEventListener("error", () => reject(reader.error));
+  reader[how](file);
+});
+
+async function fileOf(file) {
+  if (file.type.startsWith("image/")) {
+    if (file.size > MAX_IMAGE) throw new Failed(`${file.name} is larger than ${MAX_IMAGE >> 20} MiB.`, 400);
+    return { name: file.name, image: true, url: await readAs(file, "readAsDataURL") };
+  }
+  if (file.size > MAX_TEXT_FILE) throw new Failed(`${file.name} is larger than ${MAX_TEXT_FILE >> 10} KiB: name its path instead.`, 400);
+  const text = await readAs(file, "readAsText");
+  if (text.includes("\u0000") || text.includes("\ufffd")) throw new Failed(`${file.name} is neither an image nor a text.`, 400);
+  return { name: file.name, image: false, text };
+}
+
+// --- the form --------------------------------------------------------------------------------------
+
+/**
+ * The input. `choices`: `/ui/api/choices` with `models`, those of `/v1/models`; `stop()` ends the turn that goes on;
+ * `sent(id)` is called with the session of a message, which may be a new one; `changed(id, model)` changes a session's model.
+ */
+export function composer({ choices, models, stop, sent, changed }) {
+  let id = NEW;
+  let summary = null;
+  const facts = new Map(models.map((model) => [model.id, model]));
+  const problem = h("div", {});
+  const fail = (error) => problem.replaceChildren(trouble(error));
+  const text = h("textarea", { rows: "3", "aria-label": "Message", placeholder: "Ask for something. Enter sends, Shift+Enter begins a line." });
+  const attached = h("ul", { class: "attached", "aria-label": "Goes with the message" });
+  const send = h("button", { class: "main" }, "Send");
+  const halt = h("button", { type: "button", hidden: true, onclick: () => stop().catch(fail) }, "Stop");
+  const picker = h("input", { type: "file", multiple: true, hidden: true, onchange: () => add(picker.files) });
+  const attach = h("button", { type: "button", onclick: () => picker.click() }, "Attach");
+  const settings = h("div", { class: "settings row" });
+  const hint = h("p", { class: "soft hint" });
+  const form = h("form", { class: "composer", "aria-label": "Message" }, problem, attached, text, picker,
+    h("div", { class: "row" }, settings, h("div", { class: "buttons" }, attach, halt, send)), hint);
+
+  // What goes with the message, each with a button that takes it away.
+  const draw = () => {
+    const draft = draftOf(id);
+    const line = (words, remove) => h("li", {}, shown(words, 200), " ",
+      h("button", { type: "button", "aria-label": `Remove ${shown(words, 60)}`, onclick: () => { remove(); draw(); text.focus(); } }, "✕"));
+    attached.replaceChildren(
+      ...(draft.edits ? [line("Sent again in a copy of this session, from before the message", () => (draft.edits = ""))] : []),
+      ...draft.comments.map((each) => line(`${each.path}:${each.line}: ${each.text}`, () => draft.comments.splice(draft.comments.indexOf(each), 1))),
+      ...draft.files.map((each) => line(each.name, () => draft.files.splice(draft.files.indexOf(each), 1))));
+    attached.hidden = !attached.children.length;
+    state();
+  };
+
+  const state = () => {
+    const works = id !== NEW && summary?.turn;
+    halt.hidden = !works;
+    send.textContent = works && !draftOf(id).edits ? "Steer" : "Send";
+    hint.textContent = works ? "The agent works. A message goes into its turn if the agent takes it, else it begins the next one." : "";
+    text.disabled = send.disabled = Boolean(summary?.archived);
+    if (summary?.archived) hint.textContent = "This session is archived: restore it to go on.";
+  };
+
+  async function add(files) {
+    problem.replaceChildren();
+    for (const file of files) await fileOf(file).then((each) => draftOf(id).files.push(each)).catch(fail);
+    picker.value = "";
+    draw();
+  }
+
+  async function submit() {
+    const at = id;
+    const draft = draftOf(at);
+    const content = contentOf(draft);
+    if (!content.length || send.disabled) return;
+    problem.replaceChildren();
+    send.disabled = true;
+    try {
+      let to = at;
+      if (at === NEW) {
+        const { body, more } = creation(chosen, content);
+        to = (await json("/v1/agents/sessions", { body, headers: { ...BETA, ...more } })).id;
+      } else {
+        if (draft.edits) to = await fork(at, draft.edits);
+        await say(to, content);
+      }
+      drafts.delete(at);
+      sessionStorage.removeItem(stored(at));
+      if (id === at) show(at, summary);
+      sent(to);
+    } catch (error) {
+      fail(error);
+    } finally {
+      state();
+    }
+  }
+
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    submit();
+  });
+  text.addEventListener("input", () => {
+    draftOf(id).text = text.value;
+    keep(id);
+  });
+  text.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    submit();
+  });
+  text.addEventListener("paste", (event) => {
+    if (!event.clipboardData.files.length) return;
+    event.preventDefault();
+    add(event.clipboardData.files);
+  });
+  for (const [type, over] of [["dragover", true], ["dragleave", false], ["drop", false]]) {
+    form.addEventListener(type, (event) => {
+      event.preventDefault();
+      form.classList.toggle("over", over);
+      if (type === "drop") add(event.dataTransfer.files);
+    });
+  }
+
+  function drawSettings() {
+    if (id === NEW) return settings.replaceChildren(...newSettings(choices, facts));
+    const model = modelSelect(summary?.model ?? "", facts, choices.agents);
+    if (summary && model.value !== summary.model) {
+      model.prepend(h("option", { value: summary.model }, shown(summary.model, 80)));
+      model.value = summary.model;
+    }
+    model.addEventListener("change", () => changed(id, model.value).catch((error) => {
+      model.value = summary.model;
+      fail(error);
+    }));
+    settings.replaceChildren(h("label", {}, h("span", {}, "Model"), model));
+  }
+
+  function show(newId, newSummary) {
+    const other = newId !== id || !settings.children.length;
+    const model = summary?.model;
+    id = newId;
+    summary = newSummary;
+    if (other) problem.replaceChildren();
+    if (text.value !== draftOf(id).text) text.value = draftOf(id).text;
+    if (other || model !== summary?.model) drawSettings();
+    draw();
+  }
+
+  return {
+    element: form,
+    show,
+    state: (newSummary) => show(id, newSummary),
+    /** Adds a comment on a line of a changed file to the next message. */
+    comment(path, line, said) {
+      draftOf(id).comments.push({ path, line, text: said });
+      draw();
+    },
+    /** Puts a message into the input, to be sent again in a copy of the session from before it. */
+    edit(itemId, said) {
+      Object.assign(draftOf(id), { text: said, edits: itemId });
+      keep(id);
+      text.value = said;
+      draw();
+      text.focus();
+    },
+    focus: () => text.focus(),
+    fail,
+    /** What a message would be sent as now; null if nothing is written. */
+    content: () => { const content = contentOf(draftOf(id)); return content.length ? content : null; },
+  };
+}
+
+/** Makes a copy of a session with the items before one, or with all. Returns its id. */
+export async function fork(id, beforeItem) {
+  const body = beforeItem ? { before_item: beforeItem } : {};
+  return (await json(`/v1/agents/sessions/${encodeURIComponent(id)}/fork`, { body, headers: BETA })).id;
+}
+
+/** The choices of a new session: what the key may. */
+function newSettings({ agents, plain, builtin_tools, folder, roots, sandboxes }, facts) {
+  const model = modelSelect(chosen.model, facts, agents);
+  const select = (name, options) => h("select", { name }, options.map(([value, words]) => h("option", { value }, words)));
+  const mode = select("mode", [["agent", "agent"], ["model", "plain model"]]);
+  const sandbox = select("sandbox", sandboxes.map((each) => [each, each]));
+  const place = h("input", { name: "folder", value: chosen.folder || folder, list: "session-roots", spellcheck: "false" });
+  const labelled = (words, field, kind) => {
+    field.setAttribute("aria-label", words);
+    return h("label", { class: kind }, h("span", {}, words), field);
+  };
+  const ofAgent = [labelled("Folder", place, "wide"), labelled("Sandbox", sandbox)];
+  sandbox.value = chosen.sandbox || sandboxes.at(-1);
+  let wish = chosen.mode || "agent"; // where the model's agent has no agent turns it stays for the next model
+  const adapt = () => {
+    const acts = builtin_tools !== "never" && !plain.includes(facts.get(model.value)?.agent ?? model.value);
+    mode.disabled = !acts;
+    mode.value = acts ? wish : "model";
+    for (const each of ofAgent) each.hidden = mode.value === "model";
+    Object.assign(chosen, { model: model.value, mode: mode.value, folder: place.value.trim() || folder, sandbox: sandbox.value });
+  };
+  mode.addEventListener("change", () => (wish = mode.value));
+  for (const each of [model, mode, sandbox, place]) each.addEventListener("change", adapt);
+  place.addEventListener("input", adapt);
+  adapt();
+  return [labelled(agents.length > 1 ? "Agent and model" : "Model", model), labelled("Mode", mode), ...ofAgent,
+    h("datalist", { id: "session-roots" }, roots.map((value) => h("option", { value })))];
+}
