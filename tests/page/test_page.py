@@ -182,7 +182,7 @@ async def test_with_several_workers_the_page_says_whose_turns_it_shows_and_finds
 async def test_a_wrong_key_is_asked_for_again_and_the_right_one_stays_in_the_tab(
     browser: Browser, tmp_path: Path
 ) -> None:
-    async with page_server(tmp_path, api_key="the-key") as proxy, open_page(browser, proxy) as page:
+    async with page_server(tmp_path, api_key="the-key") as proxy, open_page(browser, proxy, "now") as page:
         for given in ("wrong", "the-key"):
             await page.get_by_label("Key").fill(given)
             await page.get_by_role("button", name="Use this key").click()

@@ -2,7 +2,7 @@
 import { h, shown } from "./lib.js";
 
 const region = h("p", { class: "heard", role: "status", "aria-live": "polite" });
-document.body.append(region);
+document.body.prepend(region);
 
 /** Whether the browser has notifications that the user has neither allowed nor refused. */
 export const canAsk = () => typeof Notification !== "undefined" && isSecureContext && Notification.permission === "default";
