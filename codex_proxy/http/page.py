@@ -179,7 +179,9 @@ async def ui_turns(request: web.Request) -> web.Response:
 
 
 async def ui_turn(request: web.Request) -> web.Response:
-    """Returns a turn, named by its number or its request's id, with its events and their times, without their content.
+    """Returns a turn with its events and their times, without their content.
+
+    It is named by its number, its request's id, or the id of the session's turn to which it belongs.
 
     Raises `Fault` NOT_FOUND.
     """
@@ -228,7 +230,7 @@ def _record_of(request: web.Request) -> TurnRecord:
     id, worker = request.match_info["id"], request.app[WORKER]
     number = int(id) if id.isdecimal() and len(id) < 16 else 0
     records, owner = _records(request), request[OWNER]
-    found = records.find(owner, number) if number else records.of_request(owner, id)
+    found = records.find(owner, number) if number else records.of_origin(owner, id)
     if found is None:
         if worker and number // WORKER_TURNS != worker:
             # The page tries again on a new connection, which may reach the worker that has the turn.

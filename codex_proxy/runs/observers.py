@@ -89,6 +89,8 @@ class TurnOrigin(msgspec.Struct, frozen=True):
     api: str = ""
     model: str = ""
     """The client's name of the model."""
+    session_turn: str = ""
+    """The id of the session's turn to which it belongs, if it belongs to any."""
 
 
 TURN_ORIGIN: Final[ContextVar[TurnOrigin]] = ContextVar("turn_origin", default=TurnOrigin())  # noqa: B039 - frozen
@@ -102,6 +104,11 @@ MAX_NAME: Final = 100
 def note_model_asked(name: str) -> None:
     """Notes the client's name of the model for the turns that start in this context."""
     TURN_ORIGIN.set(msgspec.structs.replace(TURN_ORIGIN.get(), model=name))
+
+
+def note_session_turn(id: str) -> None:
+    """Notes the session's turn to which the turns belong that start in this context."""
+    TURN_ORIGIN.set(msgspec.structs.replace(TURN_ORIGIN.get(), session_turn=id))
 
 
 def model_asked(turn: Turn) -> str:
@@ -202,9 +209,9 @@ class TurnRecord:
                 self._record(event)
         self._on_change(self)
 
-    @property
-    def request_id(self) -> str:
-        return self._origin.request_id
+    def is_from(self, id: str) -> bool:
+        """Whether it belongs to the request, or to the session's turn, with this id."""
+        return id in (self._origin.request_id, self._origin.session_turn)
 
     def on_written(self, file: Path) -> None:
         self.recording = file
@@ -304,9 +311,9 @@ class TurnRecords:
     def find(self, owner: str, id: int) -> TurnRecord | None:
         return next((each for each in self.of_owner(owner) if each.id == id), None)
 
-    def of_request(self, owner: str, request_id: str) -> TurnRecord | None:
-        """Returns the newest turn of a request."""
-        return next((each for each in self.of_owner(owner) if each.request_id == request_id), None)
+    def of_origin(self, owner: str, id: str) -> TurnRecord | None:
+        """Returns the newest turn of a request, or of a session's turn."""
+        return next((each for each in self.of_owner(owner) if each.is_from(id)), None)
 
     def _on_change(self, record: TurnRecord) -> None:
         self.version += 1

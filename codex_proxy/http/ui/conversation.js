@@ -58,7 +58,7 @@ export function conversation(id, ready, actions) {
     if (!found) {
       const foot = h("p", { class: "turn-end soft" });
       const body = h("div", {}, h("div", { class: "chunk" }));
-      found = { element: h("section", { class: "turn" }, body, foot), body, foot };
+      found = { element: h("section", { class: "turn", "data-id": turnId }, body, foot), body, foot };
       turns.set(turnId, found);
       if (objects.has(turnId)) foot.replaceChildren(...endOf(objects.get(turnId)));
       if (above) above.prepend(found.element);
@@ -327,6 +327,8 @@ export function conversation(id, ready, actions) {
       if (!stuck) below.hidden = false;
       schedule();
     },
+    /** The id of the newest turn; empty without one. */
+    lastTurn: () => list.querySelector(":scope > .turn:last-of-type")?.dataset.id ?? "",
     /** The id of the item behind this one; empty if it is the last. */
     next: (item) => order[order.indexOf(item) + 1] ?? "",
     /** Ends reading, and remembers the reading position. */

@@ -27,10 +27,10 @@ export function told(before, after, seen) {
 }
 
 function meaning(before, after) {
-  if (!before) return "";
   const title = after.title || "A session";
-  const asked = after.asks.find(({ request_id: id }) => !before.asks.some((each) => each.request_id === id));
+  const asked = after.asks.find(({ request_id: id }) => !before?.asks.some((each) => each.request_id === id));
   if (asked) return `${title} asks: ${asked.message || asked.name}`;
+  if (!before) return "";
   if (after.status === "requires_action" && before.status !== "requires_action") return `${title} waits for you.`;
   if (before.turn && !after.turn) return after.status === "failed" ? `${title} has failed.` : `${title} has ended its turn.`;
   return "";

@@ -4,7 +4,7 @@ import { asSessionCurl, asSessionPython } from "./code.js";
 import { NEW, composer, creation, fork } from "./composer.js";
 import { conversation } from "./conversation.js";
 import { BETA } from "./feed.js";
-import { Failed, copyButton, count, h, json, request, seconds, shown, trouble } from "./lib.js";
+import { Failed, copyButton, count, h, json, ofTurn, request, seconds, shown, trouble } from "./lib.js";
 import { follow, watch } from "./live.js";
 import { canAsk, ask as askToNotify, told } from "./notices.js";
 
@@ -75,7 +75,7 @@ async function makePane(signal) {
     fork: (item) => fork(current.id, current.talk.next(item)).then(goTo, input.fail),
     trouble: input.fail,
   };
-  const title = titleBar(head, { change, goTo, input, current: () => current.id });
+  const title = titleBar(head, { change, goTo, input, current: () => current.id, lastTurn: () => current.talk?.lastTurn() ?? "" });
 
   function draw() {
     const summary = summaryOf();
@@ -241,7 +241,7 @@ function ageOf({ last_active_at: since }) {
 
 // --- the title, and what can be done with the session ---------------------------------------------------
 
-function titleBar(head, { change, goTo, input, current }) {
+function titleBar(head, { change, goTo, input, current, lastTurn }) {
   const back = h("a", { class: "back", href: "#sessions" }, "All sessions");
   const name = h("h2", {});
   const words = h("p", { class: "soft" });
@@ -250,11 +250,19 @@ function titleBar(head, { change, goTo, input, current }) {
   const archive = h("button", { type: "button", onclick: run(() => change(current(), { archived: !summary.archived })) }, "Archive");
   const copy = h("button", { type: "button", onclick: run(async () => goTo(await fork(current()))) }, "Fork");
   const resume = h("span", {});
-  const more = h("details", { class: "menu" }, h("summary", {}, "Copy as …"), h("div", { class: "row" },
-    copyButton("Copy as curl", () => asCode(asSessionCurl)), copyButton("Copy as Python", () => asCode(asSessionPython)), resume));
+  const recording = copyButton("Copy the last turn as cassette", async () => (await ofTurn(lastTurn(), "/cassette")).text());
+  const more = h("details", { class: "menu", ontoggle: () => more.open && findRecording() }, h("summary", {}, "Copy as …"), h("div", { class: "row" },
+    copyButton("Copy as curl", () => asCode(asSessionCurl)), copyButton("Copy as Python", () => asCode(asSessionPython)), recording, resume));
   const buttons = h("div", { class: "row" }, rename, archive, copy, more);
   const bar = h("div", { class: "title-bar" }, name);
   let summary = null;
+
+  /** Offers the recording of the last turn where the server has one. */
+  const findRecording = async () => {
+    recording.hidden = true;
+    const turn = lastTurn() && (await ofTurn(lastTurn()).then((answer) => answer.json(), () => null));
+    recording.hidden = !turn?.recorded;
+  };
 
   const asCode = async (code) => {
     return code(creation(summary, input.content() ?? (await lastMessage(current())) ?? [{ type: "input_text", text: "Hello." }]));

@@ -50,6 +50,7 @@ from codex_proxy.parts.sessions.sessions import (
 from codex_proxy.parts.sessions.state import SessionState
 from codex_proxy.responses.prepare import PreparedResponse, try_to_start
 from codex_proxy.runs.event_log import have_an_end
+from codex_proxy.runs.observers import note_session_turn
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.steered_inputs import SteeredInputs, takes_input
 from codex_proxy.store.record_leases import RecordLease
@@ -468,6 +469,7 @@ class LiveSession:
         """Starts a run, whose place among what runs in the background is `held`. Returns None if the turn was cancelled
         before. Raises `Fault`.
         """
+        note_session_turn(self.session.turn)
         self._starting = asyncio.ensure_future(self._start(prepared, held))
         try:
             self._run = await self._starting

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from tests.http.serving import until
 from tests.page.conftest import browser, open_page, page_server
 from tests.page.test_copied import CLIPBOARD, output_of
 from tests.parts.sessions.approving import ASKING, KEY
-from tests.parts.sessions.driving import AgentsClient, message
+from tests.parts.sessions.driving import CANCEL, AgentsClient, message
 from tests.waiting import PATIENCE
 
 __all__ = ["browser"]
@@ -277,6 +278,78 @@ async def test_the_copied_code_makes_such_a_session(browser: Browser, tmp_path: 
             assert SAYS in await output_of(*program, code, folder=tmp_path)
             await page.get_by_text("Copy as …").click()
         await expect(page.get_by_role("navigation", name="Sessions").get_by_role("link")).to_have_count(3)
+
+
+async def test_the_recording_of_a_turn_is_copied_where_the_server_records(
+    browser: Browser, tmp_path: Path
+) -> None:
+    async with (
+        page_server(tmp_path, cassettes={"record": str(tmp_path / "cassettes")}) as proxy,
+        open_page(browser, proxy, permissions=CLIPBOARD) as page,
+    ):
+        await begin(page)
+        await ended(page)
+        await page.get_by_text("Copy as …").click()
+        await page.get_by_role("button", name="Copy the last turn as cassette").click()
+        await expect(page.get_by_role("button", name="Copied")).to_be_visible()
+        copied = str(await page.evaluate("navigator.clipboard.readText()"))
+        assert SAYS.split()[-2] in copied
+        for line in copied.splitlines():
+            assert isinstance(json.loads(line), dict)
+
+
+async def test_files_are_dropped_and_pasted(browser: Browser, tmp_path: Path) -> None:
+    async with page_server(tmp_path) as proxy, open_page(browser, proxy) as page:
+        await begin(page)
+        await page.evaluate(DROP)
+        attached = page.get_by_role("list", name="Goes with the message")
+        await expect(attached.get_by_role("listitem")).to_have_text(re.compile("dropped.txt"))
+        await attached.get_by_role("button", name="Remove dropped.txt").click()
+        await expect(attached).to_be_hidden()
+        await page.evaluate(PASTE)
+        await expect(attached.get_by_role("listitem")).to_have_text(re.compile("pasted.png"))
+
+
+def dropped(kind: str, make: str, name: str, type: str) -> str:
+    """A script that drops or pastes a file on the input."""
+    return f"""() => {{
+      const data = new DataTransfer();
+      data.items.add(new File(["text"], "{name}", {{ type: "{type}" }}));
+      const about = {{ bubbles: true, cancelable: true, dataTransfer: data, clipboardData: data }};
+      const event = new {make}("{kind}", about);
+      document.querySelector(".composer textarea").dispatchEvent(event);
+    }}"""
+
+
+DROP = dropped("drop", "DragEvent", "dropped.txt", "text/plain")
+PASTE = dropped("paste", "ClipboardEvent", "pasted.png", "image/png")
+
+
+async def test_a_hidden_tab_notifies_of_what_has_ended(browser: Browser, tmp_path: Path) -> None:
+    async with (
+        page_server(tmp_path) as proxy,
+        open_page(browser, proxy, permissions=["notifications"]) as page,
+    ):
+        await expect(page.get_by_text("What shall the agent do?")).to_be_visible()
+        await page.evaluate(HIDE)
+        client = AgentsClient(proxy)
+        id = (await client.new_session(HANGS))["id"]
+        await expect(entry(page, HANGS)).to_contain_text("working")
+        await client.send(id, CANCEL)
+        ended = f"{HANGS} has ended its turn."
+        await expect(page.get_by_text(ended)).to_have_count(1)
+        assert await page.evaluate("window.notices") == [[HANGS, ended]]
+
+
+HIDE = """() => {
+  window.notices = [];
+  window.Notification = class extends EventTarget {
+    static permission = "granted";
+    constructor(title, { body }) { super(); window.notices.push([title, body]); }
+  };
+  Object.defineProperty(document, "hidden", { value: true });
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
 
 
 async def test_a_key_in_the_address_is_used_and_removed(browser: Browser, tmp_path: Path) -> None:
