@@ -343,7 +343,7 @@ export function conversation(id, ready, actions) {
 /** What is said below a turn: how it ended, its time and tokens. */
 function endOf(turn) {
   const words = [turn.status.replaceAll("_", " ")];
-  if (turn.started_at && turn.completed_at) words.push(seconds(turn.completed_at - turn.started_at));
+  if (turn.completed_at > turn.started_at) words.push(seconds(turn.completed_at - turn.started_at));
   if (turn.usage) words.push(`${count(turn.usage.input_tokens)} tokens in, ${count(turn.usage.output_tokens)} out`);
   const at = turn.completed_at ?? turn.created_at;
   return [

@@ -146,7 +146,7 @@ function sessionList(known, current) {
   const search = h("input", { type: "search", name: "search", "aria-label": "Search sessions", placeholder: "Search" });
   const archived = h("input", { type: "checkbox", name: "archived" });
   const more = h("button", { type: "button", hidden: true }, "More");
-  const notify = h("button", { type: "button", hidden: !canAsk() }, "Notify me when something waits or ends");
+  const notify = h("button", { type: "button", hidden: !canAsk(), title: "On the desktop, when something waits or ends in a hidden tab" }, "Notify me");
   let order = 0; // of the list's requests: an older answer than the newest request's is not shown
   let timer = null;
 
