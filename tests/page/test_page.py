@@ -198,7 +198,7 @@ async def test_a_wrong_key_is_asked_for_again_and_the_right_one_stays_in_the_tab
 async def test_a_server_that_goes_and_comes_back_is_found_again(browser: Browser, tmp_path: Path) -> None:
     async with AsyncExitStack() as window:
         async with page_server(tmp_path) as proxy:
-            page = await window.enter_async_context(open_page(browser, proxy))
+            page = await window.enter_async_context(open_page(browser, proxy, "now"))
             await expect(page.get_by_text("live", exact=True)).to_be_visible()
         await expect(page.get_by_text("no connection, trying again")).to_be_visible()
         async with page_server(tmp_path, port=proxy.server.port):
@@ -237,7 +237,7 @@ async def test_a_fast_stream_of_thousands_of_events_does_not_freeze_the_page(
 
 @pytest.mark.exhaustive
 async def test_a_hidden_tab_asks_for_nothing(browser: Browser, tmp_path: Path) -> None:
-    async with page_server(tmp_path) as proxy, open_page(browser, proxy) as page:
+    async with page_server(tmp_path) as proxy, open_page(browser, proxy, "now") as page:
         await expect(page.get_by_text("live", exact=True)).to_be_visible()
         hide = "Object.defineProperty(document, 'hidden', {value: %s, configurable: true});"
         change = "document.dispatchEvent(new Event('visibilitychange'))"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 from urllib.parse import quote
 
@@ -182,6 +183,23 @@ async def connections(page: Page) -> int:
         entries = "performance.getEntriesByType('resource').filter(({name}) => name.includes('session_events')).length"
         own += await each.evaluate(entries)
     return own + 1
+
+
+async def test_after_a_restart_of_the_server_what_was_missed_is_read(
+    browser: Browser, tmp_path: Path
+) -> None:
+    async with AsyncExitStack() as window:
+        async with page_server(tmp_path) as proxy:
+            page = await window.enter_async_context(open_page(browser, proxy))
+            id = await begin(page)
+        broken = page.get_by_text(re.compile("The server (does not answer|has closed)"))
+        await expect(broken).to_be_visible()
+        async with page_server(tmp_path, port=proxy.server.port) as proxy:
+            await AgentsClient(proxy).send(id, message("While nobody looked."))
+            await expect(page.locator(".entry").get_by_text("While nobody looked.")).to_be_visible()
+            await expect(broken).to_be_hidden()
+            await say(page, "Go on.")
+            await expect(page.locator(".entry").get_by_text("Go on.")).to_be_visible()
 
 
 async def test_a_prompt_is_edited_and_sent_again_in_a_copy(browser: Browser, tmp_path: Path) -> None:
