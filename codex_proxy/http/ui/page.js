@@ -59,7 +59,8 @@ function keyForm(error) {
     h("label", {}, h("span", {}, "Key"), input),
     h("p", { class: "soft" }, "It is kept for this tab alone. The operator makes one with ",
       h("code", {}, "codex-proxy keys add NAME"), "."),
-    h("button", { class: "main" }, "Use this key"));
+    h("div", { class: "row" }, h("button", { class: "main" }, "Use this key"),
+      key.get() && h("button", { type: "button", onclick: () => { sessionStorage.clear(); location.reload(); } }, "Go on without a key")));
 }
 
 // --- live data ----------------------------------------------------------------------------------
