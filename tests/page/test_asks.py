@@ -213,6 +213,13 @@ async def test_a_press_that_began_too_early_is_ignored(page: Page) -> None:
     await page.keyboard.down("Space")
     await page.clock.run_for(1000)
     await page.keyboard.up("Space")
+    box = await card.get_by_role("button", name="Decline").bounding_box()
+    assert box is not None
+    await page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    await page.mouse.move(box["x"] + 5, box["y"] + 5)
+    await page.mouse.down()
+    await page.clock.run_for(1000)
+    await page.mouse.up()
     assert await done(page) == []
     await page.keyboard.press("Space")
     await expect(card.get_by_role("status")).to_have_text("Declined.")

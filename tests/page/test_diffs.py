@@ -25,7 +25,7 @@ index 1..2 100644
 @@ -1,4 +1,5 @@ def f():
  one
 --- a/header
-++++ b/header
++++ b/header
 +two
  three
  four
@@ -91,7 +91,7 @@ async def test_a_diff_of_git_is_read_by_the_counts_of_its_headers(page: Page) ->
         "|| @@ -1,4 +1,5 @@ def f():",
         "1|1| one",
         "2||--- a/header",
-        "|2|++++ b/header",
+        "|2|+++ b/header",
         "|3|+two",
         "3|4| three",
         "4|5| four",
@@ -135,7 +135,7 @@ async def test_a_toggle_shows_both_sides_beside_each_other(page: Page) -> None:
     await expect(diff.get_by_role("button", name="Split")).to_have_attribute("aria-pressed", "true")
     assert (await rows_of(diff.locator(".file").first))[1:4] == [
         "1| one|1| one",
-        "2|--- a/header|2|++++ b/header",
+        "2|--- a/header|2|+++ b/header",
         "| |3|+two",
     ]
     await diff.get_by_role("button", name="Unified").click()

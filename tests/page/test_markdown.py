@@ -126,6 +126,7 @@ HOSTILE = {
     **{char: char * MEGABYTE for char in "[*>`_~#|<-(!\\"},
     "links": "[a](" * (MEGABYTE // 4),
     "mixed": "*a _b " * (MEGABYTE // 6),
+    "closers": "*a b_ " * (MEGABYTE // 6),
     "ticks": "".join("`" * n + "a" for n in range(1, 1400)),
     "items": "- " * (MEGABYTE // 2),
     "lines of items": "- a\n" * (MEGABYTE // 4),
