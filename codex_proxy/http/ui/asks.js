@@ -73,7 +73,7 @@ const json = (value) => (typeof value === "string" ? value : JSON.stringify(valu
 
 function exactBlock(name, value) {
   if (value === null || value === undefined || value === "") return null;
-  return [h("p", { class: "soft" }, name), h("pre", { tabindex: "0", "aria-label": name }, exactly(json(value)))];
+  return h("div", { class: "fact" }, h("p", { class: "soft" }, name), h("pre", { tabindex: "0", "aria-label": name }, exactly(json(value))));
 }
 
 /** Everything that is asked for; below it the same as JSON, which holds what no other form may tell. */
