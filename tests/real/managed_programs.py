@@ -5,7 +5,7 @@ real SDK sees of their sessions. A server is a process of its own, so that it ca
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -51,6 +51,10 @@ class Program:
         raise NotImplementedError
 
     def runs(self, command: str) -> Step:
+        raise NotImplementedError
+
+    def reads(self, path: str) -> Step:
+        """A call that reads a file of the folder, in the way of the program."""
         raise NotImplementedError
 
     def calls(self, **arguments: Any) -> Step:
@@ -108,6 +112,9 @@ class OnCodex(Program):
     def runs(self, command: str) -> Step:
         return call("exec_command", cmd=command)
 
+    def reads(self, path: str) -> Step:
+        return self.runs(f"cat {path}")
+
     def calls(self, **arguments: Any) -> Step:
         return call(**arguments)
 
@@ -144,6 +151,9 @@ class OnClaudeCode(Program):
     def runs(self, command: str) -> Step:
         return {"tools": [{"name": "Bash", "args": {"command": command, "description": "x"}}]}
 
+    def reads(self, path: str) -> Step:
+        return {"tools": [{"name": "Read", "args": {"file_path": str(self.workdir / path)}}]}
+
     def calls(self, **arguments: Any) -> Step:
         return {"tools": [{"name": "mcp__client__get_weather", "args": arguments}]}
 
@@ -175,11 +185,15 @@ class Session:
         self._stream: Any = None
 
     @classmethod
-    async def create(cls, program: Program, *tools: Any, **more: Any) -> Session:
+    async def create(
+        cls, program: Program, *tools: Any, resources: Iterable[Any] = (), **more: Any
+    ) -> Session:
         beta = program.client.beta
         environment = await beta.environments.create(name="this machine")
         agent = await beta.agents.create(name="Helper", model="codex-5", tools=list(tools), **more)
-        session = await beta.sessions.create(agent=agent.id, environment_id=environment.id)
+        session = await beta.sessions.create(
+            agent=agent.id, environment_id=environment.id, resources=list(resources)
+        )
         await beta.environments.delete(environment.id)
         return cls(program, session.id)
 

@@ -97,6 +97,21 @@ async def test_a_custom_tool_gets_the_models_input_and_gives_its_result(program:
     assert await session.listed() == session.events
 
 
+async def test_a_file_that_was_put_into_the_folder_is_read_by_the_program(program: Program) -> None:
+    words = "The password is a blue heron."
+    file = await program.client.beta.files.upload(file=("notes.txt", words.encode()))
+    given = {"type": "file", "file_id": file.id, "mount_path": "/data/notes.txt"}
+    session = await Session.create(program, TOOLSET, resources=[given])
+    async with session.reading():
+        await session.say(program.reads("data/notes.txt"), program.says("I have read it."))
+        assert await session.until_rest() == "end_turn"
+    ((output, failed),) = session.results()
+    assert (words in output, failed) == (True, False)
+    assert words in program.told_to_model()
+    await program.client.beta.sessions.delete(session.id)
+    assert not (program.workdir / "data/notes.txt").exists()
+
+
 async def test_an_interrupt_ends_a_running_command_and_the_session_goes_on(program: Program) -> None:
     session = await Session.create(program, TOOLSET)
     file = program.workdir / "began"
