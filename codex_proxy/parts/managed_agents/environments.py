@@ -85,11 +85,8 @@ async def holding_names(sessions: Sessions, owner: str) -> AsyncIterator[WriteOp
         if await store.find(owner, ENVIRONMENT_NAMES, id) is None:
             json = msgspec.json.encode(EnvironmentNames())
             await store.write(owner, [Record(kind=kind, id=id, json=json, created=sessions.epoch())])
-        lease = await store.wait_for(owner, ENVIRONMENT_NAMES, id)
-        try:
-            yield {"require": (kind, id), "epoch": lease.epoch}
-        finally:
-            lease.release()
+        async with store.holding(owner, ENVIRONMENT_NAMES, id) as held:
+            yield held
 
 
 def name_taken(name: str) -> Fault:

@@ -4,7 +4,8 @@ it, and is removed with it. Raises `Fault` where the store cannot be read or wri
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypedDict, TypeVar, Unpack
 
 import msgspec
@@ -319,14 +320,22 @@ class SessionStore:
             return found
         raise HeldElsewhere(found)
 
-    async def wait_for(self, owner: str, kind: Kind[Any], id: str) -> RecordLease:
-        """Takes the lease of an agent when no other server holds it. Raises `Fault`."""
+    @contextlib.asynccontextmanager
+    async def holding(self, owner: str, kind: Kind[Any], id: str) -> AsyncIterator[WriteOptions]:
+        """Holds a record when no other server does. Yields the options of a write that fails if it is no longer held,
+        or was deleted. Raises `Fault`.
+        """
         watch = self._store.leases.watch(id)
         while True:
             try:
-                return await self.take(owner, kind, id)
+                lease = await self.take(owner, kind, id)
+                break
             except HeldElsewhere:
                 await watch.wait()
+        try:
+            yield {"require": kind.key(id), "epoch": lease.epoch}
+        finally:
+            lease.release()
 
     async def follow(self, owner: str, id: str) -> Following:
         """Has this server told of what happens in a session. Raises `Fault`."""

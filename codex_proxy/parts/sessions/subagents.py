@@ -209,6 +209,7 @@ class Subagents:
         free = [own_id for own_id in closed if own_id not in self._logged]  # others have a log to be stored
         for own_id in free[: max(0, len(self._known) + 1 - MAX_KEPT)]:
             del self._known[own_id]
+            self._logs.pop(own_id, None)
         self._set(made)
         self._tell("created", event.id)
         self._note(made, ThreadOpened)

@@ -17,20 +17,14 @@ async def change_agent(
     """Changes an agent, when no other server does. With other settings or metadata it is a new version, and the one
     before is kept. Raises `Fault`: NOT_FOUND, and what `change` raises.
     """
-    async with sessions.changing(owner, id):
-        lease = await sessions.store.wait_for(owner, AGENT, id)
-        try:
-            before = await sessions.store.get(owner, AGENT, id)
-            agent, records = change(before), []
-            if agent == before:
-                return agent
-            if (agent.settings, agent.metadata) != (before.settings, before.metadata):
-                agent = replace(agent, version=before.version + 1)
-                records.append(version_record(before, sessions.epoch()))
-            agent = replace(agent, updated_at=sessions.now())
-            record = agent_record(agent)
-            # One that was deleted does not come back.
-            await sessions.store.write(owner, [*records, record], require=record.key, epoch=lease.epoch)
+    async with sessions.changing(owner, id), sessions.store.holding(owner, AGENT, id) as held:
+        before = await sessions.store.get(owner, AGENT, id)
+        agent, records = change(before), []
+        if agent == before:
             return agent
-        finally:
-            lease.release()
+        if (agent.settings, agent.metadata) != (before.settings, before.metadata):
+            agent = replace(agent, version=before.version + 1)
+            records.append(version_record(before, sessions.epoch()))
+        agent = replace(agent, updated_at=sessions.now())
+        await sessions.store.write(owner, [*records, agent_record(agent)], **held)
+        return agent
