@@ -1,0 +1,128 @@
+"""The memory of a session does not grow with the number of its turns."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+import types
+from collections.abc import Sequence
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from codex_proxy.core.events import Event, OfSubagent, Stop, SubagentOpened, TurnEnded, TurnStarted
+from codex_proxy.parts.sessions.agents import AgentSettings
+from codex_proxy.parts.sessions.approvals import Approval
+from codex_proxy.parts.sessions.sessions import Session
+from codex_proxy.parts.sessions.state import SessionState
+from codex_proxy.parts.sessions.subagents import MAX_KEPT
+from tests.http.serving import Proxy, fake_proxy
+from tests.parts.managed_agents.following import IDLE, ManagedClient
+from tests.parts.sessions.driving import AgentsClient
+from tests.parts.sessions.driving import message as sent
+from tests.parts.sessions.states import HELLO, call, message, result
+from tests.parts.sessions.test_folders import hosted
+from tests.parts.sessions.test_state_of_approvals import question
+
+TURNS = 100
+MAX_BYTES = 1000
+"""How much may stay of a turn, in bytes: what is stored of one takes more."""
+_SHARED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.CodeType)
+"""What is not a session's own."""
+
+
+def objects_of(root: object) -> int:
+    """How many objects this one holds, directly or through others."""
+    seen, found = {id(root)}, [root]
+    for each in found:
+        for other in gc.get_referents(each):
+            if id(other) not in seen and not isinstance(other, _SHARED):
+                seen.add(id(other))
+                found.append(other)
+    return len(found)
+
+
+def answer_all(state: SessionState) -> None:
+    for ask in state.session.open_asks:
+        state.add_answer(Approval(ask.request_id, "approve"), ask, 5)
+    for each in state.session.open_calls:
+        state.add_result(result(each.call_id, turn=each.turn), 5)
+
+
+def run_turn(state: SessionState, number: int) -> None:
+    """A turn with a message, a subagent, a question and a call of the client."""
+    child = f"child {number}"
+    own: Sequence[Event] = (*message("Looked."), TurnEnded(Stop.STOP))
+    theirs = (OfSubagent(child, each) for each in own)
+    events: list[Event] = [TurnStarted(f"own {number}"), SubagentOpened(child), *theirs]
+    events += [question(f"q{number}"), *call(f"call_{number}"), *message("Hello.")]
+    state.on_run_began(2)
+    state.feed(events, 3)
+    answer_all(state)
+    state.take(4)
+    state.on_run_ended(TurnEnded(Stop.STOP), None, 3)
+    state.settle(4)
+    state.take(5)
+
+
+def test_the_state_of_a_session_does_not_grow_with_its_turns() -> None:
+    session = Session(
+        id="sess_1",
+        created_at=1,
+        last_active_at=1,
+        agent_id="agent_1",
+        agent=AgentSettings(model="codex-5"),
+        environment={"type": "none"},
+    )
+    state = SessionState(session)
+    state.create([], "turn_0", 1)
+    sizes: dict[int, int] = {}
+    for number in range(4 * MAX_KEPT):
+        state.add_messages([HELLO], f"turn_{number + 1}", 1)
+        run_turn(state, number)
+        sizes[number] = objects_of(state)
+    assert len(state.session.subagents) <= MAX_KEPT
+    assert sizes[4 * MAX_KEPT - 1] <= sizes[2 * MAX_KEPT] + 20, sizes
+
+
+def bytes_at_rest() -> int:
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("in_folder", [True, False], ids=["in a folder", "without one"])
+async def test_a_turn_of_a_session_that_is_read_leaves_nothing_in_the_memory(
+    tmp_path: Path, in_folder: bool
+) -> None:
+    """With a reader of each API, which keep the session in the memory."""
+    endless = aiohttp.ClientTimeout()
+    async with (
+        fake_proxy(tmp_path, fake_dialect="app-server") as served,
+        aiohttp.ClientSession(timeout=endless) as session,
+    ):
+        proxy = Proxy(served.server, session, served.url)
+        client, managed = AgentsClient(proxy), ManagedClient(proxy)
+        id = await client.idle_session("Hello.", **(hosted(tmp_path) if in_folder else {}))
+        async with client.following(id) as reader, managed.stream(id) as stream:
+
+            async def turns(count: int) -> None:
+                for _ in range(count):
+                    await client.send(id, sent("[[fake:text say='Hello to you.']]"))
+                    await reader.until("agent.session.idle")
+                    await stream.until(IDLE)
+                    for told in (reader.events, stream.events, stream.frames):
+                        told.clear()
+
+            await turns(50)  # what is loaded and kept once
+            tracemalloc.start()
+            try:
+                await turns(50)
+                before = bytes_at_rest()
+                await turns(TURNS)
+                left = bytes_at_rest() - before
+            finally:
+                tracemalloc.stop()
+    assert left < MAX_BYTES * TURNS, left
