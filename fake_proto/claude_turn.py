@@ -211,7 +211,11 @@ class ClaudeTurn:
         yield from self._own("WebSearch", {"query": action["query"]}, "nothing found")
 
     def play_plan(self, action: Action) -> Waits:
-        yield from self._own("TodoWrite", {"todos": action["plan"]}, "noted")
+        todos = [
+            {"content": each["step"], "status": each["status"], "activeForm": each["step"]}
+            for each in action["plan"]
+        ]
+        yield from self._own("TodoWrite", {"todos": todos}, "noted")
 
     def play_big_line(self, action: Action) -> Waits:
         yield from self._own("Bash", {"command": "yes"}, "y" * action["bytes"])

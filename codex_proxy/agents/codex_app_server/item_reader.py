@@ -33,6 +33,7 @@ from codex_proxy.core.items import (
     SubagentAction,
     SubagentActionKind,
     ToolUse,
+    plan_of,
 )
 from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.core.limits import DELTA_SIZE
@@ -438,7 +439,8 @@ class ItemReader:
         self._plans += 1
         steps = decode_part(params.plan, list[PlanStep])
         text = "; ".join(f"{_STEP_MARKS.get(each.status, '[ ]')} {each.step}" for each in steps)
-        plan = Activity(f"plan_{self._plans}", "plan", text)
+        details = ActionDetails(plan=plan_of((each.step, each.status) for each in steps))
+        plan = Activity(f"plan_{self._plans}", "plan", text, details=details)
         self.events += [ItemStarted(plan), ItemEnded(plan.id)]
 
 

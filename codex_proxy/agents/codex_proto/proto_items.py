@@ -28,7 +28,17 @@ from codex_proxy.core.events import (
     Stop,
     TextDelta,
 )
-from codex_proxy.core.items import Activity, ActivityKind, CallKind, Message, Reasoning, ToolCall
+from codex_proxy.core.items import (
+    ActionDetails,
+    Activity,
+    ActivityKind,
+    CallKind,
+    Message,
+    PlanStep,
+    Reasoning,
+    ToolCall,
+    plan_of,
+)
 from codex_proxy.core.json_values import is_json
 from codex_proxy.core.repair import MAX_OPEN_ITEMS
 from codex_proxy.core.shown_text import one_line
@@ -321,7 +331,8 @@ class Activities:
             self._finish(self._find(msg.call_id, kind), has_succeeded(msg))
         elif event in WHOLE_EVENTS:
             kind, describe = WHOLE_EVENTS[event]
-            self._events.append(ItemEnded(self._start(kind, describe(msg, self.workdir))))
+            plan = plan_of((each.step, each.status) for each in msg.plan or ())
+            self._events.append(ItemEnded(self._start(kind, describe(msg, self.workdir), plan)))
         else:
             self._add_output(msg.call_id, msg.chunk or "")
 
@@ -359,10 +370,11 @@ class Activities:
             self._decoders.pop(running.own, None)
             self._events.append(ItemEnded(running.own, "completed" if succeeded else "failed"))
 
-    def _start(self, kind: ActivityKind, line: str) -> str:
+    def _start(self, kind: ActivityKind, line: str, plan: tuple[PlanStep, ...] = ()) -> str:
         item = f"a{self._count}"
         self._count += 1
-        self._events.append(ItemStarted(Activity(item, kind, line)))
+        details = ActionDetails(plan=plan) if plan else None
+        self._events.append(ItemStarted(Activity(item, kind, line, details=details)))
         return item
 
 

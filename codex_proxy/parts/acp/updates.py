@@ -21,7 +21,15 @@ from codex_proxy.core.events import (
     StepCompleted,
     TextDelta,
 )
-from codex_proxy.core.items import Activity, ActivityKind, Message, Reasoning
+from codex_proxy.core.items import (
+    MAX_STEP_CHARS,
+    ActionDetails,
+    Activity,
+    ActivityKind,
+    Message,
+    Reasoning,
+    plan_of,
+)
 from codex_proxy.core.json_values import object_at, objects_in, text_at, value_at
 from codex_proxy.core.turn import Toolset
 from codex_proxy.parts.acp.content import is_text, text_of
@@ -353,16 +361,18 @@ class UpdateReader:
         self.events.append(OutputDelta(state.id, delta))
 
     def _add_plan(self, entries: Any) -> None:
-        lines = [
-            f"[{'x' if entry.get('status') == 'completed' else ' '}] {entry['content']}"
+        steps = [
+            (clean_text(entry["content"], MAX_STEP_CHARS), text_at(entry, "status"))
             for entry in objects_in(entries)
             if isinstance(entry.get("content"), str)
         ]
+        lines = [f"[{'x' if status == 'completed' else ' '}] {step}" for step, status in steps]
         if lines:
             self.end_texts()
             id = self._new_id("act_")
             text = clean_text("\n".join(lines), MAX_TITLE)
-            self.events += [ItemStarted(Activity(id, "plan", text)), ItemEnded(id)]
+            details = ActionDetails(plan=plan_of(steps))
+            self.events += [ItemStarted(Activity(id, "plan", text, details=details)), ItemEnded(id)]
 
     def _add_info(self, meta: Any) -> None:
         failure = session_failure(meta)

@@ -16,8 +16,8 @@ from codex_proxy.agents.dialect import MAX_UNANSWERED, TooMuchHeld
 from codex_proxy.agents.shared.conversions import WHOLE_OUTPUTS, custom_input, mcp_tool
 from codex_proxy.agents.shared.tool_schemas import plain_parameters
 from codex_proxy.core.events import ApprovalKind, ApprovalRequested, ToolCallRequested
-from codex_proxy.core.items import ActionDetails, Activity, ActivityKind, FileDiff, Tool
-from codex_proxy.core.json_values import UNREADABLE, canonical_json, encode_json, text_at
+from codex_proxy.core.items import ActionDetails, Activity, ActivityKind, FileDiff, PlanStep, Tool, plan_of
+from codex_proxy.core.json_values import UNREADABLE, canonical_json, encode_json, objects_in, text_at
 from codex_proxy.core.shown_text import one_line
 from codex_proxy.core.tool_names import generated_name
 from codex_proxy.core.turn import Turn
@@ -258,11 +258,24 @@ def activity(id: str, tool: str, input: msgspec.Raw | None) -> Activity:
     return Activity(id, kind, f"{tool} {said}".strip(), details=details)
 
 
+def _plan(input: msgspec.Raw | None) -> tuple[PlanStep, ...]:
+    """Returns the plan of a call of `TodoWrite`; empty for other arguments."""
+    try:
+        given = msgspec.json.decode(input or b"{}")
+    except UNREADABLE:
+        return ()
+    todos = objects_in(given.get("todos")) if isinstance(given, dict) else []
+    return plan_of((text_at(each, "content"), text_at(each, "status")) for each in todos)
+
+
 def _details(kind: ActivityKind, tool: str, said: str, input: msgspec.Raw | None) -> ActionDetails | None:
     if kind == "command":
         return ActionDetails(command=said)
     if kind == "file_change":
         return ActionDetails(changes=(FileDiff(said),))
+    if kind == "plan":
+        plan = _plan(input)
+        return ActionDetails(plan=plan) if plan else None
     if kind != "mcp_call":
         return None
     server, _, name = tool.removeprefix("mcp__").partition("__")

@@ -22,7 +22,7 @@ from codex_proxy.core.events import (
     TextDelta,
     Usage,
 )
-from codex_proxy.core.items import Activity, McpCall, Message, Reasoning, ToolCall, ToolUse
+from codex_proxy.core.items import Activity, McpCall, Message, PlanStep, Reasoning, ToolCall, ToolUse
 from codex_proxy.parts.sessions.log import (
     Acted,
     Answered,
@@ -130,6 +130,10 @@ class TurnRenderer:
         """What is to be sent, and what is logged; whoever sends it takes it away."""
         self.entries: list[Entry] = []
         """Whole items, to be stored before their events are sent; in the order in which they began."""
+        self.plan: tuple[PlanStep, ...] = ()
+        """The newest plan; empty before there is one."""
+        self.context_used = 0
+        """The tokens of the last call of the model, if it was told; else 0."""
         self.said: Entry | None = None
         """The agent's last message, if it has said any."""
         self.last = ""
@@ -201,6 +205,7 @@ class TurnRenderer:
         steps, usage = self._steps, event.usage
         steps.expected = False
         if usage is not None:
+            self.context_used = usage.input + usage.output
             steps.counted += usage
             steps.owed += usage
         if self.step is None and steps.cut:
@@ -282,6 +287,8 @@ class TurnRenderer:
         item = event.item
         if type(item) not in _PREFIXES or item.choice:
             return
+        if isinstance(item, Activity) and item.details is not None and item.details.plan:
+            self.plan = item.details.plan
         if not isinstance(item, Activity | McpCall | ToolCall) or self._steps.expected:
             self._begin_step()
         whole = WholeItem(item)

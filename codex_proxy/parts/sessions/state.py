@@ -511,9 +511,17 @@ class SessionState:
             self._set(actions=(*self.session.actions, *renderer.calls))
         if renderer.entries:
             self.last_item = renderer.last or self.last_item
+        self._note_told(renderer)
         if changes := renderer.take_changes():
             self._set_turn(**changes)
         renderer.events, renderer.entries, renderer.calls = [], [], []
+
+    def _note_told(self, renderer: TurnRenderer) -> None:
+        """Keeps the newest plan, and the tokens of the last call of the model."""
+        session = self.session
+        plan, used = renderer.plan or session.plan, renderer.context_used or session.context_used
+        if (plan, used) != (session.plan, session.context_used):
+            self._set(plan=plan, context_used=used)
 
     def _take_subagents(self) -> None:
         if self._renderer is not None:

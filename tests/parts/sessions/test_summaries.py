@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.access.keyed import key_of, write_keys
+from tests.every_agent import proxy_of
 from tests.http.serving import Answer, fake_proxy
 from tests.parts.sessions.driving import CANCEL, AgentsClient, message
 from tests.parts.sessions.test_folders import hosted
@@ -220,6 +221,33 @@ async def test_a_wrong_change_is_refused_with_its_name(
     id = await client.idle_session()
     answer = await change(client, id, **body)
     assert (answer.status, answer.error["param"]) == (400, param), answer.text
+
+
+@pytest.mark.parametrize("kind", ["proto", "app-server", "acp", "claude-code"])
+async def test_the_newest_plan_of_each_agent_is_shown(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    async with proxy_of(kind, tmp_path, workdir=folder) as proxy:
+        client = AgentsClient(proxy)
+        id = await client.idle_session("[[fake:activity]]", **hosted(folder))
+        assert (await summary(client, id))["plan"] == [
+            {"step": "look", "status": "completed"},
+            {"step": "change", "status": "in_progress"},
+            {"step": "check", "status": "pending"},
+        ]
+        await client.turn(id, message("[[fake:text]]"))
+        assert len((await summary(client, id))["plan"]) == 3
+
+
+async def test_the_tokens_of_the_last_call_and_the_window_are_shown(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, fake_dialect="app-server") as proxy:
+        client = AgentsClient(proxy)
+        id = await client.idle_session("[[fake:text]]")
+        once = await summary(client, id)
+        assert once["context"]["used"] == once["usage"]["total_tokens"] > 0
+        await client.turn(id, message("[[fake:text]]"))
+        twice = await summary(client, id)
+        assert once["context"]["used"] <= twice["context"]["used"] < twice["usage"]["total_tokens"]
 
 
 async def test_a_sandbox_is_kept_with_a_session_and_never_wider_than_the_keys(tmp_path: Path) -> None:
