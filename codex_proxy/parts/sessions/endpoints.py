@@ -94,7 +94,7 @@ _IDEMPOTENCY: Final = Parameter(
     "The same events with the same key are accepted once.",
 )
 _IDS: Final = {
-    "id": "The id of the agent, session or environment.",
+    "id": "The id of the agent, session, environment or response.",
     "turn_id": "The id of a turn.",
     "request_id": "The id of an approval request.",
     "subagent_id": "The id of a subagent.",
@@ -109,6 +109,7 @@ def _endpoint(
     kind: Kind = "stored",
     status: str = "200",
     parameters: tuple[Parameter, ...] = (),
+    beta: str = BETA,
     **more: Any,
 ) -> Endpoint:
     """Returns an endpoint of the API, whose answer has a `status`."""
@@ -120,7 +121,7 @@ def _endpoint(
         chapter="Agents",
         kind=kind,
         errors="agents",
-        beta=BETA,
+        beta=beta,
         ids={name: text for name, text in _IDS.items() if f"{{{name}}}" in route},
         parameters=parameters,
         **more,
@@ -179,6 +180,15 @@ ENDPOINTS: Final = (
     ),
     _endpoint(
         f"POST {_SESSION}/fork", fork_handlers.fork_session, AgentSession, status="201", body=wire.ForkBody
+    ),
+    _endpoint(
+        "POST /responses/{id}/session",
+        fork_handlers.create_session_of_response,
+        AgentSession,
+        status="201",
+        body=wire.ResponseSessionBody,
+        body_required=False,
+        beta="",  # its path is one of an API that is in no beta
     ),
     *(
         each

@@ -4,21 +4,46 @@ INVALID_REQUEST, NOT_FOUND for what does not exist or is another key's. Source: 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+from itertools import chain as chain_items
+from typing import Any
 
+import msgspec
 from aiohttp import web
 
 from codex_proxy.core.beside_the_loop import beside_the_loop
-from codex_proxy.core.faults import bad_request
+from codex_proxy.core.faults import Fault, FaultKind, bad_request
+from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.endpoint import json_response
 from codex_proxy.http.middleware.request_context import NOTES
+from codex_proxy.http.responses import stored_response
 from codex_proxy.parts.sessions import wire
-from codex_proxy.parts.sessions.forks import fork_of, kept_entries, past_of
+from codex_proxy.parts.sessions.commands import conflict
+from codex_proxy.parts.sessions.forks import beginning_in, fork_of, kept_entries, past_of
+from codex_proxy.parts.sessions.handlers import environment_of, sandbox_in
 from codex_proxy.parts.sessions.records import records_of
 from codex_proxy.parts.sessions.request_values import id_in, parse, sessions_at
 from codex_proxy.parts.sessions.running import MANY_ENTRIES
-from codex_proxy.parts.sessions.sessions import session_object
+from codex_proxy.parts.sessions.sessions import Entry, Session, SessionTurn, session_object
 from codex_proxy.parts.sessions.state import Stored
+from codex_proxy.parts.sessions.stored_responses import (
+    entries_of_response,
+    items_in,
+    settings_of_response,
+    turn_of_response,
+    turns_in,
+)
+from codex_proxy.store.health import require_store, store_errors_as_faults
+from codex_proxy.store.store import Store
+from codex_proxy.store.values import (
+    ChainTurn,
+    ContextTooLarge,
+    NotFinished,
+    NotStored,
+    StoredItem,
+    StoredResponse,
+)
 
 
 async def fork_session(request: web.Request) -> web.Response:
@@ -36,12 +61,69 @@ async def fork_session(request: web.Request) -> web.Response:
     long = len(entries) > MANY_ENTRIES
     entries = await beside_the_loop(partial(kept_entries, entries, source.turn), long=long)
     fork = fork_of(source, sessions.new_id("sess_"), entries, given.title, sessions.now())
-    request[NOTES] |= {"session": fork.id, "model": fork.agent.model}
-    prepared = await sessions.check_settings(owner, fork)
-    now = sessions.epoch()
-    past = await beside_the_loop(partial(past_of, fork, turns, entries, sessions.new_id, now), long=long)
+    return await _create(request, fork, turns, entries)
+
+
+async def create_session_of_response(request: web.Request) -> web.Response:
+    """Creates a session that goes on with a stored response, and with what that has continued.
+
+    Without an `environment` nothing runs commands.
+    """
+    sessions, _ = sessions_at(request)
+    given, _ = await parse(request, wire.ResponseSessionBody)
+    found = await stored_response(request)
+    if found.is_running:
+        raise conflict("The response has not ended. Continue it when it has, or cancel it.")
+    chain = turns_in(await _chain_of(require_store(sessions.responses.store), found))
+    now, id, agent_id = sessions.now(), sessions.new_id("sess_"), sessions.new_id("agent_")
+    items = [items_in(turn) for turn in chain]
+    response = msgspec.json.decode(found.json, type=dict[str, Any])
+    made = (entries_of_response(turn.response_id, each) for turn, each in zip(chain, items, strict=True))
+    entries = kept_entries([*chain_items.from_iterable(made)], "")
+    session = Session(
+        id=id,
+        created_at=now,
+        last_active_at=now,
+        agent_id=agent_id,
+        agent=settings_of_response(response, chain_items.from_iterable(items)),
+        environment=environment_of(given.environment, id),
+        beginning=beginning_in(entries),
+        sandbox=sandbox_in(request),
+    )
+    turns = [turn_of_response(turn, agent_id, now) for turn in chain]
+    return await _create(request, session, turns, entries)
+
+
+async def _chain_of(store: Store, found: StoredResponse) -> list[ChainTurn]:
+    """Returns what a response continues, oldest first, and the response: of one in a conversation all items of that, as
+    one turn.
+    """
+    with store_errors_as_faults():
+        try:
+            if found.conversation_id is None:
+                return await store.context(found.owner, found.id)
+            items: list[StoredItem] = []
+            await store.scan_conversation(found.owner, found.conversation_id, items.append)
+            return [ChainTurn(found.id, tuple(items), ())]
+        except ContextTooLarge as error:
+            raise bad_request(f"The response cannot become a session: {error}.", "id") from None
+        except NotFinished:
+            raise conflict("A response that this one continues has not ended.") from None
+        except NotStored as error:
+            raise Fault.of(FaultKind.NOT_FOUND, f"'{excerpt(error.id)}' was deleted.") from None
+
+
+async def _create(
+    request: web.Request, session: Session, turns: Sequence[SessionTurn], entries: Sequence[Entry]
+) -> web.Response:
+    """Stores a new session with copies of these entries, which are of some of these turns."""
+    sessions, owner = sessions_at(request)
+    request[NOTES] |= {"session": session.id, "model": session.agent.model}
+    prepared = await sessions.check_settings(owner, session)
+    now, long = sessions.epoch(), len(entries) > MANY_ENTRIES
+    past = await beside_the_loop(partial(past_of, session, turns, entries, sessions.new_id, now), long=long)
     stored: list[Stored] = [*past.turns, *past.entries, *([past.page] if past.page else [])]
-    records = await beside_the_loop(partial(records_of, fork, stored, now), long=long)
-    live = sessions.new(owner, fork, past)
+    records = await beside_the_loop(partial(records_of, session, stored, now), long=long)
+    live = sessions.new(owner, session, past)
     await sessions.run(sessions.create(live, [], prepared, records))
     return json_response(session_object(live.session), 201)

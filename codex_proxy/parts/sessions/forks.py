@@ -61,6 +61,11 @@ def _is_whole(entry: Entry, results: set[tuple[str, str]], running: str) -> bool
     return entry.turn != running or (isinstance(last, ItemEnded) and last.status != "incomplete")
 
 
+def beginning_in(entries: Iterable[Entry]) -> str:
+    """Returns the beginning of the first message of the client."""
+    return beginning_of(entry.item.content for entry in entries if isinstance(entry.item, UserMessage))
+
+
 def fork_of(source: Session, id: str, entries: Iterable[Entry], title: str | None, now: int) -> Session:
     """Returns a new session with the settings of another one. `entries`: those that it begins with; `title`: None for
     that of the other session; `now`: seconds since 1970.
@@ -68,7 +73,6 @@ def fork_of(source: Session, id: str, entries: Iterable[Entry], title: str | Non
     environment = dict(source.environment)
     if "id" in environment:
         environment["id"] = id.replace("sess_", "env_")
-    said = (entry.item.content for entry in entries if isinstance(entry.item, UserMessage))
     return Session(
         id=id,
         created_at=now,
@@ -80,7 +84,7 @@ def fork_of(source: Session, id: str, entries: Iterable[Entry], title: str | Non
         environment_id=source.environment_id,
         metadata=source.metadata,
         title=source.title if title is None else title,
-        beginning=beginning_of(said),
+        beginning=beginning_in(entries),
         sandbox=source.sandbox,
         forked_from=source.id,
     )

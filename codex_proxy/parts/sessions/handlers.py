@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Literal, TypeVar
 
@@ -152,7 +152,7 @@ async def create_session(request: web.Request) -> web.StreamResponse:
     store = sessions.store  # without one the body is not read
     given, _ = await parse(request, wire.SessionBody)
     id = sessions.new_id("sess_")
-    environment = _environment(given.environment, id)
+    environment = environment_of(given.environment, id)
     inline = wire.AgentFields() if given.agent is None else given.agent
     if given.agent_id is None:
         agent_id, settings = sessions.new_id("agent_"), settings_of(inline, None, "agent.")
@@ -174,7 +174,7 @@ async def create_session(request: web.Request) -> web.StreamResponse:
         agent=settings,
         environment=environment,
         metadata=given.metadata or {},
-        sandbox=_sandbox(request, environment),
+        sandbox=sandbox_in(request),
     )
     request[NOTES] |= {"session": session.id, "model": settings.model, "stream": bool(given.stream)}
     sessions.check_room(owner)
@@ -213,7 +213,7 @@ def _name_thread(request: web.Request, session: Session) -> None:
         request[REPLY_HEADERS][THREAD_HEADER] = session.thread.id
 
 
-def _environment(given: wire.Environment, session: str) -> dict[str, Any]:
+def environment_of(given: wire.Environment, session: str) -> dict[str, Any]:
     """Returns the environment of the session with this id, as it is stored and shown. Raises `Fault` for one that this
     server does not have.
     """
@@ -233,7 +233,7 @@ def _environment(given: wire.Environment, session: str) -> dict[str, Any]:
     }
 
 
-def _sandbox(request: web.Request, environment: Mapping[str, Any]) -> Sandbox | Literal[""]:
+def sandbox_in(request: web.Request) -> Sandbox | Literal[""]:
     """Returns the sandbox that the client chooses for a session, if it chooses any. Raises `Fault` for a wider one than
     its key's.
     """

@@ -323,6 +323,12 @@ class ForkBody(RequestModel, extra="allow"):
     title: Title | None = None
 
 
+class ResponseSessionBody(RequestModel, extra="allow"):
+    """The body of `POST /v1/responses/{id}/session`."""
+
+    environment: Environment = Field(default_factory=lambda: NoEnvironment(type="none"))
+
+
 class SummaryBody(RequestModel, extra="allow"):
     """The body of `POST /v1/agents/sessions/{id}/summary`."""
 
