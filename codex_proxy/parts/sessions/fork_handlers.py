@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import chain as chain_items
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from aiohttp import web
@@ -28,11 +27,9 @@ from codex_proxy.parts.sessions.running import MANY_ENTRIES
 from codex_proxy.parts.sessions.sessions import Entry, Session, SessionTurn, session_object
 from codex_proxy.parts.sessions.state import Stored
 from codex_proxy.parts.sessions.stored_responses import (
-    entries_of_response,
-    items_in,
+    convert,
     settings_of_response,
     turn_of_response,
-    turns_in,
 )
 from codex_proxy.store.health import require_store, store_errors_as_faults
 from codex_proxy.store.store import Store
@@ -44,6 +41,9 @@ from codex_proxy.store.values import (
     StoredItem,
     StoredResponse,
 )
+
+MANY_BYTES: Final = 1 << 20
+"""Bytes of responses above which they are converted in a thread."""
 
 
 async def fork_session(request: web.Request) -> web.Response:
@@ -74,24 +74,23 @@ async def create_session_of_response(request: web.Request) -> web.Response:
     found = await stored_response(request)
     if found.is_running:
         raise conflict("The response has not ended. Continue it when it has, or cancel it.")
-    chain = turns_in(await _chain_of(require_store(sessions.responses.store), found))
+    chain = await _chain_of(require_store(sessions.responses.store), found)
+    size = sum(item.size for turn in chain for item in (*turn.input, *turn.output))
+    converted = await beside_the_loop(partial(convert, chain), long=size > MANY_BYTES)
     now, id, agent_id = sessions.now(), sessions.new_id("sess_"), sessions.new_id("agent_")
-    items = [items_in(turn) for turn in chain]
     response = msgspec.json.decode(found.json, type=dict[str, Any])
-    made = (entries_of_response(turn.response_id, each) for turn, each in zip(chain, items, strict=True))
-    entries = kept_entries([*chain_items.from_iterable(made)], "")
     session = Session(
         id=id,
         created_at=now,
         last_active_at=now,
         agent_id=agent_id,
-        agent=settings_of_response(response, chain_items.from_iterable(items)),
+        agent=settings_of_response(response, converted.items),
         environment=environment_of(given.environment, id),
-        beginning=beginning_in(entries),
+        beginning=beginning_in(converted.entries),
         sandbox=sandbox_in(request),
     )
-    turns = [turn_of_response(turn, agent_id, now) for turn in chain]
-    return await _create(request, session, turns, entries)
+    turns = [turn_of_response(turn, agent_id, now) for turn in converted.turns]
+    return await _create(request, session, turns, converted.entries)
 
 
 async def _chain_of(store: Store, found: StoredResponse) -> list[ChainTurn]:

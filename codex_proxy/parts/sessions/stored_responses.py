@@ -5,7 +5,7 @@ agent. Nothing here does IO. Source: docs/agents-api.md#beside-openais-api.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -21,6 +21,7 @@ from codex_proxy.core.events import (
 from codex_proxy.core.items import Activity, Item, McpCall, Message, Reasoning, ToolCall
 from codex_proxy.core.json_values import objects_in, text_at
 from codex_proxy.parts.sessions.agents import AgentSettings
+from codex_proxy.parts.sessions.forks import kept_entries
 from codex_proxy.parts.sessions.sessions import (
     AgentItem,
     CallResult,
@@ -64,11 +65,29 @@ def _tool(given: Mapping[str, Any]) -> dict[str, Any] | None:
     return {"type": "web_search"} if text_at(given, "type").startswith("web_search") else None
 
 
-def turns_in(chain: Iterable[ChainTurn]) -> list[ChainTurn]:
+class Converted(NamedTuple):
+    """A chain of responses as turns, their items as clients see them, and the entries made of these."""
+
+    turns: list[ChainTurn]
+    items: list[dict[str, Any]]
+    entries: list[Entry]
+
+
+def convert(chain: Iterable[ChainTurn]) -> Converted:
+    """Converts a chain, oldest first. Calls without results are left out."""
+    found = Converted(_turns_in(chain), [], [])
+    for turn in found.turns:
+        items = _items_in(turn)
+        found.items.extend(items)
+        found.entries.extend(_entries_of(turn.response_id, items))
+    return found._replace(entries=kept_entries(found.entries, ""))
+
+
+def _turns_in(chain: Iterable[ChainTurn]) -> list[ChainTurn]:
     """Returns a chain of responses as turns: one that begins with the result of a call goes on with the turn of it."""
     turns: list[ChainTurn] = []
     for each in chain:
-        first = next(iter(items_in(each)), {})
+        first = next(iter(_items_in(each)), {})
         if turns and text_at(first, "type").endswith("_output"):
             before = turns.pop()
             input = (*before.input, *before.output, *each.input)
@@ -78,7 +97,7 @@ def turns_in(chain: Iterable[ChainTurn]) -> list[ChainTurn]:
     return turns
 
 
-def items_in(turn: ChainTurn) -> list[dict[str, Any]]:
+def _items_in(turn: ChainTurn) -> list[dict[str, Any]]:
     """Returns the items of a response that clients see, in their order."""
     return [_decode(item.json) for item in (*turn.input, *turn.output) if item.visible]
 
@@ -98,7 +117,7 @@ def turn_of_response(turn: ChainTurn, agent_id: str, now: int) -> SessionTurn:
     )
 
 
-def entries_of_response(turn: str, items: Sequence[Mapping[str, Any]]) -> Iterator[Entry]:
+def _entries_of(turn: str, items: Sequence[Mapping[str, Any]]) -> Iterator[Entry]:
     """Yields the entries of a turn with these items of the Responses API; what a session cannot have is left out."""
     for number, item in enumerate(items):
         kind, id = text_at(item, "type") or "message", f"{number}_{text_at(item, 'id')}"
