@@ -177,8 +177,7 @@ class LiveSession:
             begins = any(isinstance(change, list | HeldMessages) for change in changes)
             elsewhere = await self._turns_elsewhere() if begins else ()
             with self._all_or_none():
-                for found in elsewhere:
-                    self.state.import_turn(found, self._service.new_id("turn_"), self._service.now())
+                self._import(elsewhere)
                 accepted = [await self._apply(change) for change in changes]
                 self._settle()
                 epoch = self._service.epoch()
@@ -191,6 +190,20 @@ class LiveSession:
             self._go_on()
             if self._inputs is not None:
                 self._service.responses.background.tasks.spawn(self._steer())
+
+    async def import_elsewhere(self) -> None:
+        """Makes what other programs have done on the agent's own session turns of the session, if it is idle. Raises
+        `Fault`.
+        """
+        async with self._changed_by_client():
+            elsewhere = await self._turns_elsewhere()
+            with self._all_or_none():
+                self._import(elsewhere)
+                await self._commit()
+
+    def _import(self, elsewhere: Sequence[TurnElsewhere]) -> None:
+        for found in elsewhere:
+            self.state.import_turn(found, self._service.new_id("turn_"), self._service.now())
 
     async def _turns_elsewhere(self) -> Sequence[TurnElsewhere]:
         """Returns the turns that other programs have run on the agent's own session of an idle session."""

@@ -69,6 +69,8 @@ RECOVERY_SECONDS: Final = 5.0
 """Seconds for which a start waits until interrupted sessions go on: a store that is full must not hold it up."""
 MAX_WAITING: Final = 1000
 """Maximum sessions of one key that wait for the client: each is held in memory."""
+LOOK_SECONDS: Final = 5.0
+"""Seconds between two looks at what other programs have done with a session's agent."""
 MAX_ASKING: Final = 100
 """Maximum sessions of one key that wait for answers to approval requests: their agents' processes wait, too."""
 NO_SUBAGENTS: Final = (
@@ -85,6 +87,8 @@ class Sessions:
         self._live: dict[tuple[str, str], LiveSession] = {}
         self._loads: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         """Held while a session is read to become live, or something is read to be changed."""
+        self._looked: dict[tuple[str, str], float] = {}
+        """The sessions for which was just looked at what other programs have done, with the times of the loop."""
         self._was_away = False
         """Whether the store could not be reached when sessions of other servers were last looked for."""
         self._others: OtherServers | None = None
@@ -246,6 +250,25 @@ class Sessions:
         session = await self.session(owner, id)
         change = Change.between(session, changed(session))
         await self._do(owner, id, replace(change, fields=fields, patch=patch, is_activity=is_activity))
+
+    async def import_elsewhere(self, owner: str, session: Session) -> None:
+        """Makes what other programs have done on the agent's own session turns of an idle session, unless another
+        server holds it, or this was done within `LOOK_SECONDS`. Raises `Fault`.
+        """
+        key, now = (owner, session.id), asyncio.get_running_loop().time()
+        at_rest = session.status == "idle" and session.archived_at is None
+        if session.thread is None or not at_rest or self.responses.runs.draining:
+            return
+        self._looked = {each: time for each, time in self._looked.items() if time > now - LOOK_SECONDS}
+        if key in self._looked:
+            return
+        self._looked[key] = now
+        await self.run(self._import_elsewhere(owner, session.id))
+
+    async def _import_elsewhere(self, owner: str, id: str) -> None:
+        with contextlib.suppress(HeldElsewhere):
+            async with self.live(owner, id) as live:
+                await live.import_elsewhere()
 
     async def rest(self, owner: str, id: str) -> None:
         """Waits until no agent of this server works on a session."""

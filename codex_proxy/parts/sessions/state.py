@@ -242,7 +242,7 @@ class SessionState:
         self._entries |= {entry.id: entry for entry in renderer.entries}
         self.last_item = renderer.last or self.last_item
         self._set_thread(turn=turn_id, imported=found.id)
-        self._set(usage_known=False)
+        self._set(usage_known=False, last_active_at=max(self.session.last_active_at, turn.completed_at or 0))
 
     def call(self, id: str) -> Call | None:
         """Returns the last call of the turn with this id: a model may repeat one."""

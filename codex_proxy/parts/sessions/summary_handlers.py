@@ -54,9 +54,16 @@ async def list_session_summaries(request: web.Request) -> web.Response:
 
 
 async def retrieve_session_summary(request: web.Request) -> web.Response:
-    """Returns a session in short."""
+    """Returns a session in short.
+
+    What other programs have done meanwhile in an idle one becomes its turns, at most every five seconds.
+    """
     sessions, owner = sessions_at(request)
-    return json_response(await _summary(request, await sessions.session(owner, id_in(request))))
+    session = await sessions.session(owner, id_in(request))
+    if session.thread is not None:
+        await sessions.import_elsewhere(owner, session)
+        session = await sessions.session(owner, session.id)
+    return json_response(await _summary(request, session))
 
 
 async def update_session_summary(request: web.Request) -> web.Response:

@@ -14,10 +14,12 @@ from codex_proxy.agents.codex_app_server.wire import OPEN_ELSEWHERE
 from codex_proxy.core.events import ItemEnded, ItemStarted, Stop, TextDelta, TurnElsewhere
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.items import HistoryMessage, Message, TextPart
+from codex_proxy.parts.sessions import service
 from tests.access.keyed import key_of, keyed_proxy
 from tests.http.serving import fake_proxy
 from tests.parts.sessions.driving import CANCEL, WEATHER, AgentsClient, message, text_of
 from tests.parts.sessions.test_folders import hosted
+from tests.parts.sessions.test_summaries import summary
 from tests.waiting import eventually
 
 ECHO = "[[fake:echo]]"
@@ -216,6 +218,45 @@ async def test_a_turn_begins_also_where_the_agent_cannot_say_what_was_done(
         await client.turn(id, message("first"))
         monkeypatch.setattr(client.proxy.server.agent, "turns_elsewhere", fail)
         assert await history_of(client, id, "last") == ["first", "last"]
+
+
+async def test_what_was_done_in_a_terminal_is_there_when_the_summary_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    async def elsewhere(id: str, conversation: str, known: str) -> tuple[TurnElsewhere, ...]:
+        asked.append(known)
+        return () if known else (in_terminal("A", "one"),)
+
+    async with served(tmp_path) as client:
+        monkeypatch.setattr(client.proxy.server.agent, "turns_elsewhere", elsewhere)
+        new = await new_session(client, tmp_path)
+        await summary(client, new)
+        assert asked == [], "it has no thread"
+        id = await client.idle_session("first", **hosted(tmp_path))
+        found = await summary(client, id)
+        assert (found["status"], found["usage"]) == ("idle", None)
+        items = await client.all(f"/sessions/{id}/items")
+        assert [text_of(item) for item in items][2:] == ["one", "ok"]
+        await summary(client, id)
+        assert asked == [""], "the second look came too soon"
+        monkeypatch.setattr(service, "LOOK_SECONDS", 0.0)
+        await summary(client, id)
+        assert asked == ["", "A"]
+        assert await client.all(f"/sessions/{id}/items") == items
+
+
+async def test_a_summary_is_read_also_where_the_agent_cannot_say_what_was_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(id: str, conversation: str, known: str) -> tuple[TurnElsewhere, ...]:
+        raise Fault.of(FaultKind.UNAVAILABLE, "It does not answer.")
+
+    async with served(tmp_path) as client:
+        monkeypatch.setattr(client.proxy.server.agent, "turns_elsewhere", fail)
+        id = await client.idle_session("first", **hosted(tmp_path))
+        assert (await summary(client, id))["status"] == "idle"
 
 
 # --- deleting -------------------------------------------------------------------------------------
