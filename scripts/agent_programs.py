@@ -5,7 +5,9 @@ drive the real ones. The release of each is the one with which its preset was te
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -79,8 +81,25 @@ def install(program: Program, npm: str) -> str:
     if run.returncode != 0 or not (program.bin / program.command).exists():
         said = run.stderr.strip().splitlines()[-1:] or ["it has no such program"]
         return f"npm cannot install {package}: {said[0][:200]}"
+    if trouble := _node_trouble(program):
+        return trouble
     (folder / "done").touch()
     return ""
+
+
+def _node_trouble(program: Program) -> str:
+    """Returns why the machine's Node cannot run an installed program; empty if it can."""
+    described = json.loads((program.bin.parent / program.package / "package.json").read_text("utf-8"))
+    wanted = re.search(r">=\s*(\d+)(?:\.(\d+))?", described.get("engines", {}).get("node", ""))
+    node = subprocess.run(["node", "--version"], capture_output=True, text=True, check=True, timeout=SECONDS)
+    has = re.match(r"v(\d+)\.(\d+)", node.stdout)
+    if wanted is None or has is None or tuple(map(int, has.groups())) >= _numbers(wanted):
+        return ""
+    return f"{program.package} needs Node {wanted[0]}, and this one is {node.stdout.strip()}"
+
+
+def _numbers(found: re.Match[str]) -> tuple[int, ...]:
+    return tuple(int(number or 0) for number in found.groups())
 
 
 def main() -> int:

@@ -134,7 +134,7 @@ KNOWN: Final[Mapping[str, KnownPart]] = {
         agents=("claude-code",), settings=("claude_bin", "CLAUDE_BIN"), flags=("claude_bin",)
     ),
     "acp": KnownPart(
-        agents=("gemini", "qwen", "opencode", "copilot", "claude-acp", "codex-acp", "acp"),
+        agents=("gemini", "qwen", "opencode", "copilot", "claude-acp", "codex-acp", "kimi", "acp"),
         settings=("acp", "agent_command", "agent_env", "agent_usage", "agent_unconfined"),
         flags=("agent_command", "agent_env", "agent_usage", "agent_unconfined"),
         fake_dialects=("acp",),

@@ -84,7 +84,7 @@ def test_the_table_of_programs_that_speak_acp_is_what_their_presets_say() -> Non
         package, mode, usage, together, reopens, apart, largest = found[name]
         assert package == f"`{preset.package}` {preset.tested_release}"
         assert mode.startswith(f"`{preset.read_only[0].rpartition('#')[2]}`")
-        assert usage == f"`{preset.usage}`"
+        assert usage == ("nothing" if preset.usage is None else f"`{preset.usage}`")
         assert together == ("no" if preset.one_call_at_a_time else "yes")
         assert reopens == ("yes" if preset.reopens else "no")
         assert apart == preset.apart

@@ -45,6 +45,7 @@ PART: Final = Part(
         "copilot": "codex_proxy.parts.acp.acp_specs:COPILOT_SPEC",
         "claude-acp": "codex_proxy.parts.acp.acp_specs:CLAUDE_ACP_SPEC",
         "codex-acp": "codex_proxy.parts.acp.acp_specs:CODEX_ACP_SPEC",
+        "kimi": "codex_proxy.parts.acp.acp_specs:KIMI_SPEC",
         "acp": "codex_proxy.parts.acp.acp_specs:ACP_SPEC",
     },
     settings="codex_proxy.parts.acp:AcpSettings",

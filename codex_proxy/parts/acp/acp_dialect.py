@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from codex_proxy.agents.dialect import Decision, Ended, Step, ToolReply
 from codex_proxy.agents.shared.conversation import ChannelRequests, ConversationTurn
 from codex_proxy.agents.shared.conversions import call_ids_in
@@ -260,6 +262,8 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
         if self._state is not TurnState.PROMPTING or call is None:
             self._writes.append(answer(id, CANCELLED))
             return
+        if self._program.preset.titles_name_tools:
+            call = msgspec.structs.replace(call, name=call.title)
         reported = self._reader.open_calls_with_id(call)
         known = self._reader.add_call(call)
         turn = self._turn

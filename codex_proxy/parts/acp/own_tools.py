@@ -55,11 +55,14 @@ def details_of(call: Update, content: Any, cwd: str | None, toolset: Toolset | N
     """Returns in full what a call does; None if the program does not tell it. `content`: that of the report."""
     kind, given = ACTING_KINDS.get(call.kind or ""), object_at(call.raw_input)
     if kind == "command":
-        command = _command(given) or ("" if given else call.title or "")
+        # A title beside the tool's name is that name or what a model has written, and not the command.
+        command = _command(given) or ("" if given or call.name else call.title or "")
         details = ActionDetails(command=command, cwd=cwd) if command else None
     elif kind == "file_change":
         changes = _changes(given, content)
         details = ActionDetails(changes=changes) if changes else None
+    elif call.name and call.raw_input is None:
+        details = None  # its arguments are not told yet
     else:
         details = ActionDetails(tool=call.name or call.title or "", arguments=encode_json(given).decode())
     use = None if details is None or toolset is None else _use(call, details, given, toolset)

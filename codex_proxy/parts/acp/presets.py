@@ -95,6 +95,10 @@ class AcpPreset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     null_usage_fails: bool = False
     one_call_at_a_time: bool = False
     """Whether the agent announces the calls of a step together, and makes them one after the other."""
+    close_disturbs: bool = False
+    """Whether the end of a session may make the opening of another one fail. Sessions then end with their process."""
+    titles_name_tools: bool = False
+    """Whether the title of a request for permission is the name of the tool, and nothing that the model has written."""
     added_arguments: tuple[str, ...] = ()
     """Arguments that the agent adds to the schemas of all tools, for itself."""
     for_claude: bool = False
@@ -336,8 +340,38 @@ CODEX_ACP: Final = AcpPreset(
     adds_skills=True,
 )
 
+KIMI: Final = AcpPreset(
+    name="kimi",
+    title="Kimi Code",
+    argv=("kimi", "acp"),
+    package="@moonshot-ai/kimi-code",
+    tested_release="2.1.0",
+    apart="sessions",
+    reopens=True,
+    # It asks before each command and change in this mode; in `plan` it calls no tools at all. It does not say which
+    # command it asks about, so that nobody can be asked (no `asking`).
+    read_only=("default",),
+    titles_name_tools=True,
+    close_disturbs=True,
+    env={
+        "KIMI_CODE_NO_AUTO_UPDATE": "1",
+        "KIMI_DISABLE_TELEMETRY": "1",
+        # By itself it asks ten times for minutes, without a word, and repeats the text of a stream that broke off.
+        "KIMI_LOOP_MAX_ATTEMPTS_PER_STEP": "1",
+    },
+    keys=(
+        *("KIMI_API_KEY", "KIMI_BASE_URL", "KIMI_CODE_HOME", "KIMI_MODEL_NAME", "KIMI_MODEL_API_KEY"),
+        *("KIMI_MODEL_BASE_URL", "KIMI_MODEL_PROVIDER_TYPE"),
+    ),
+    state_folders=(".kimi-code",),
+    key_variables=("KIMI_API_KEY", "KIMI_MODEL_API_KEY"),
+    home_variable="KIMI_CODE_HOME",
+    sign_in="Run `kimi login`, or set KIMI_MODEL_NAME, KIMI_MODEL_API_KEY and KIMI_MODEL_BASE_URL.",
+    silence_hint="Kimi Code may be waiting for a model provider that is overloaded.",
+)
+
 PRESETS: Final[Mapping[str, AcpPreset]] = {
-    preset.name: preset for preset in (GEMINI, QWEN, OPENCODE, COPILOT, CLAUDE_ACP, CODEX_ACP)
+    preset.name: preset for preset in (GEMINI, QWEN, OPENCODE, COPILOT, CLAUDE_ACP, CODEX_ACP, KIMI)
 }
 
 READ_ONLY_MODES: Final = ("plan", "read-only", "readonly", "ask")

@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from codex_proxy import __version__
 from codex_proxy.agents.dialect import ReceivedMessages
 from codex_proxy.agents.sessions.session import AgentSession, LineFramer, LineTooLong, TransportReader
@@ -44,9 +46,12 @@ CLOSE_ID: Final = request_id(0, 3)
 
 
 class AcpConnection:
-    def __init__(self, session_meta: Mapping[str, Any]) -> None:
-        """`session_meta` is the `_meta` of each `session/new`."""
+    def __init__(self, session_meta: Mapping[str, Any], *, closes: bool = True) -> None:
+        """`session_meta` is the `_meta` of each `session/new`; `closes`: whether sessions are closed, if the agent can
+        do that.
+        """
         self._session_meta = session_meta
+        self._closes = closes
         self.declared: DeclaredFeatures | None = None
         self.fault: str | None = None
         """Why the agent cannot be used, if so."""
@@ -155,7 +160,8 @@ class AcpConnection:
             elif message.result.get("protocolVersion") != PROTOCOL_VERSION:
                 self.fault = "the agent speaks an unsupported version of ACP"
             else:
-                self.declared = read_declared_features(message.result)
+                declared = read_declared_features(message.result)
+                self.declared = msgspec.structs.replace(declared, closes=declared.closes and self._closes)
 
 
 def _is_lost(message: Message) -> bool:
@@ -193,7 +199,7 @@ class AcpProcess(SharedProcess[AcpConnection]):
 
     def __init__(self, preset: AcpPreset, *, alone: bool = False) -> None:
         """`alone`: the process serves one session at a time, and opens none ahead."""
-        super().__init__(AcpConnection(preset.session_meta))
+        super().__init__(AcpConnection(preset.session_meta, closes=not preset.close_disturbs))
         self.alone_with: AgentSession | None = None
         """The newest session of a process that serves one at a time."""
         self._preset = preset

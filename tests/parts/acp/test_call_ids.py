@@ -243,6 +243,28 @@ def test_permission_is_given_to_a_clients_call_and_to_no_other_with_its_id(says:
     assert [each.name for each in talk.played.calls] == ["get_weather"]
 
 
+@pytest.mark.parametrize(
+    ("request_fields", "allowed"),
+    [
+        ({"title": WEATHER}, True),
+        ({"title": "Bash"}, False),
+        ({"title": "mcp__client__missing"}, False),
+        ({"title": WEATHER, "kind": "execute"}, False),
+        ({}, False),
+    ],
+)
+@pytest.mark.parametrize("trusted", [True, False])
+def test_a_title_gives_permission_only_where_the_programs_own_code_writes_it(
+    trusted: bool, request_fields: dict[str, Any], allowed: bool
+) -> None:
+    talk = Talk()
+    program = talk.played.turn._program
+    preset = msgspec.structs.replace(program.preset, titles_name_tools=trusted)
+    talk.played.turn._program = msgspec.structs.replace(program, preset=preset)
+    talk.tell(report("tool_call", "t", title=WEATHER, kind="other", status="pending"))
+    assert talk.ask_permission("t", **request_fields) == (trusted and allowed)
+
+
 def test_permission_that_is_asked_before_the_arguments_are_known_is_given_by_title_or_declared_names() -> (
     None
 ):

@@ -860,6 +860,14 @@ def test_a_session_that_is_opened_ahead_has_the_fields_of_every_session() -> Non
         assert json.loads(line)["params"]["_meta"] == {"preset": 1}
 
 
+@pytest.mark.parametrize("closes", [True, False])
+def test_a_session_is_closed_unless_that_disturbs_the_opening_of_another(closes: bool) -> None:
+    connection = AcpConnection({}, closes=closes)
+    declared = {"protocolVersion": 1, "agentCapabilities": {"sessionCapabilities": {"close": {}}}}
+    connection.receive([json.dumps({"id": request_id(0, 1), "result": declared}).encode()])
+    assert bool(connection.close_line(Message(result={"sessionId": "s"}))) == closes
+
+
 def test_a_session_that_was_opened_ahead_is_closed_where_an_earlier_one_is_opened_again() -> None:
     turn, asked, answer = ahead_of_turn()
     assert methods_of(turn.reopen(asked, "earlier", asked.history).writes) == ["session/resume"]

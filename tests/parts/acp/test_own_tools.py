@@ -36,6 +36,8 @@ def asked(call: Update, *, confined: bool = False, **turn: Any) -> Any:
         ),
         (Update(kind="execute", title="sleep 5"), "command", ActionDetails(command="sleep 5", cwd="/w")),
         (Update(kind="execute", title="run", raw_input={"other": 1}), "command", None),
+        (Update(kind="execute", name="Bash", title="Bash"), "command", None),
+        (Update(kind="other", name="mcp__x__y", title="mcp__x__y"), "permission", None),
         (Update(kind="edit", title="Write a", content=WRITTEN), "file_change", ADDED),
         (
             Update(kind="edit", content=CHANGED),
