@@ -51,6 +51,7 @@ IMPORT_COMMANDS = frozenset({"cli", "commands"})
 
 PARTS_MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "managed_agents": ("sessions",),
+    "mcp_server": ("sessions",),
     "cassettes": ("acp", "upstream"),  # dialects read cassettes of version 1
 }
 """The other parts that a part may import."""

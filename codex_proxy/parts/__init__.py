@@ -152,6 +152,7 @@ KNOWN: Final[Mapping[str, KnownPart]] = {
         flags=("mcp_config",),
         tools=("mcp",),
     ),
+    "mcp_server": KnownPart(paths=("/mcp",), commands=("mcp",)),
     "machines": KnownPart(
         settings=("workers",),
         stores=("postgresql", "postgres"),

@@ -185,8 +185,8 @@ def open_pipes() -> Iterator[Pipes]:
 
 
 def environment_of(command: Command) -> dict[str, str]:
-    """Returns the child's variables. Without a locale text is UTF-8 (PEP 538)."""
-    env = command.env
+    """Returns the child's variables, with `AGENT_MARK`. Without a locale text is UTF-8 (PEP 538)."""
+    env = {**command.env, AGENT_MARK: "1"}
     if env.get("LC_ALL") or (env.get("LC_CTYPE") or env.get("LANG") or "C") not in ("C", "POSIX"):
         return env
     return {**env, "LC_CTYPE": "C.UTF-8"}
@@ -227,6 +227,9 @@ def is_folder_removed() -> bool:
 # The server's own settings hold its clients' keys: no child may ever see one. Their case does not matter when they are
 # read, so it does not matter here either.
 FORBIDDEN_PREFIX = "PROXY_"
+
+AGENT_MARK = "CODEX_PROXY_AGENT"
+"""The variable that every child has: by it a client of this server knows that an agent of the server has started it."""
 
 ALLOWED_NAMES = frozenset({
     # to find programs, files and the user

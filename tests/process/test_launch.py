@@ -89,7 +89,7 @@ async def test_a_child_gets_the_given_environment_and_nothing_of_the_proxys(star
     env = {"LC_ALL": "C", "CODEX_HOME": "/x"}
     _, recorder = await start(Command(argv=("/usr/bin/env",), env=env, cwd="/"))
     await recorder.exit()
-    assert sorted(recorder.data.decode().splitlines()) == ["CODEX_HOME=/x", "LC_ALL=C"]
+    assert sorted(recorder.data.decode().splitlines()) == ["CODEX_HOME=/x", "CODEX_PROXY_AGENT=1", "LC_ALL=C"]
 
 
 async def test_a_child_has_no_terminal_and_inherits_no_descriptor_of_the_proxys(start: Start) -> None:

@@ -106,6 +106,10 @@ class Sessions:
         store = self.responses.store
         return store is not None and store.team is not None
 
+    def with_a_turn(self, owner: str) -> list[Session]:
+        """Returns the sessions of a key whose turn goes on at this server, also those that wait."""
+        return [live.session for (its, _), live in self._live.items() if its == owner and live.session.turn]
+
     def now(self) -> int:
         return int(self.epoch())
 

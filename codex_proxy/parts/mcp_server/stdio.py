@@ -1,0 +1,170 @@
+"""`codex-proxy mcp`: an MCP server on stdin and stdout with the tools of the running server, to which it passes every
+call on over HTTP. It lists the tools also while no server runs; a call then says what to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any, Final
+
+import httpx2
+from mcp.client import Client
+from mcp.client.context import ClientRequestContext
+from mcp.client.session import ElicitationFnT
+from mcp.client.streamable_http import streamable_http_client
+from mcp.server.context import ServerRequestContext
+from mcp.server.session import ServerSession
+from mcp.server.stdio import stdio_server
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    CallToolRequestParams,
+    CallToolResult,
+    ElicitRequestFormParams,
+    ElicitRequestParams,
+    ElicitResult,
+    ErrorData,
+    InputRequiredResult,
+)
+from mcp_types.version import LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
+
+from codex_proxy.parts.mcp_server.depth import has_agent_above
+from codex_proxy.parts.mcp_server.endpoints import BY_AGENT_HEADER
+from codex_proxy.parts.mcp_server.server import failed, make_server
+
+READ_SECONDS: Final = 120.0
+"""Seconds for which an answer may say nothing: more than a call lasts."""
+
+
+def run(url: str, key: str | None, *, by_agent: bool) -> None:
+    """Serves stdin and stdout until stdin ends. `url`: the address of the server's `/mcp`; `by_agent`: whether the
+    client is known to be an agent of such a server.
+    """
+    asyncio.run(_run(Forwarder(url, key, by_agent=by_agent or has_agent_above(os.getppid()))))
+
+
+async def _run(forwarder: Forwarder) -> None:
+    server = make_server(forwarder.call)
+    try:
+        async with stdio_server() as (reader, writer):
+            await server.run(reader, writer, server.create_initialization_options())
+    finally:
+        await forwarder.close()
+
+
+class Forwarder:
+    """Passes calls on to the running server. `close` it."""
+
+    def __init__(self, url: str, key: str | None, *, by_agent: bool) -> None:
+        """`by_agent`: whether the client is an agent of such a server."""
+        self._url = url
+        self._headers = {BY_AGENT_HEADER: "1"} if by_agent else {}
+        if key:
+            self._headers["Authorization"] = f"Bearer {key}"
+        self._connecting = asyncio.Lock()
+        self._client: Client | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._stop = asyncio.Event()
+
+    async def call(
+        self, context: ServerRequestContext[Any, Any], params: CallToolRequestParams
+    ) -> CallToolResult | InputRequiredResult:
+        """Returns the running server's answer to a call, or a failed result that says why there is none."""
+
+        async def tell(progress: float, total: float | None, message: str | None) -> None:
+            await context.session.report_progress(progress, total, message)
+
+        try:
+            client = await self._connected(context.session)
+            return await client.session.call_tool(
+                params.name,
+                params.arguments,
+                progress_callback=tell,
+                input_responses=params.input_responses,
+                request_state=params.request_state,
+                allow_input_required=True,
+            )
+        except (MCPError, httpx2.HTTPError) as error:
+            await self.close()  # a server that was started again knows nothing of this connection
+            return failed(await self._what_to_do(error))
+
+    async def close(self) -> None:
+        """Ends the connection; the next call makes another one."""
+        self._stop.set()
+        if self._task is not None:
+            await asyncio.wait({self._task})
+        self._client, self._task, self._stop = None, None, asyncio.Event()
+
+    async def _connected(self, session: ServerSession) -> Client:
+        async with self._connecting:
+            if self._client is None:
+                made: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+                self._task = asyncio.create_task(self._keep(session, made))
+                self._client = await made
+            return self._client
+
+    async def _keep(self, session: ServerSession, made: asyncio.Future[Client]) -> None:
+        """Connects as the client of `session` would, and keeps the connection until `close`."""
+        declared = session.client_capabilities
+        asks = declared is not None and declared.elicitation is not None
+        modern = session.protocol_version in MODERN_PROTOCOL_VERSIONS
+        try:
+            async with (
+                self._http() as http,
+                Client(
+                    streamable_http_client(self._url, http_client=http),
+                    # Only with the handshake of 2025 can the server ask a client that has it, too.
+                    mode="legacy" if asks and not modern else LATEST_MODERN_VERSION,
+                    elicitation_callback=_asking(session) if asks else None,
+                    cache=None,
+                ) as client,
+            ):
+                made.set_result(client)
+                await self._stop.wait()
+        except BaseExceptionGroup as errors:
+            if made.done():
+                raise
+            made.set_exception(_first_of(errors))
+        except (MCPError, httpx2.HTTPError) as error:
+            made.set_exception(error)
+
+    def _http(self) -> httpx2.AsyncClient:
+        timeout = httpx2.Timeout(10.0, read=READ_SECONDS)
+        # Without the proxy of the environment: this is a server of the user's own.
+        return httpx2.AsyncClient(headers=self._headers, timeout=timeout, trust_env=False)
+
+    async def _what_to_do(self, error: Exception) -> str:
+        root = self._url.removesuffix("/mcp")
+        try:
+            async with self._http() as http:
+                reply = await http.get(f"{root}/v1/models")
+        except httpx2.HTTPError:
+            return (
+                f"No codex-proxy server answers at {root}. The user can start one with `codex-proxy serve`."
+            )
+        if reply.status_code == 401:
+            return (
+                f"The server at {root} requires an API key. The user can give it to `codex-proxy mcp` in the variable "
+                "PROXY_API_KEY."
+            )
+        return f"The server at {root} did not answer this call ({error}). Try again."
+
+
+def _first_of(errors: BaseExceptionGroup[BaseException]) -> Exception:
+    """Returns the first error in a group that tells why no connection could be made. Raises the group without one."""
+    for error in errors.exceptions:
+        if isinstance(error, MCPError | httpx2.HTTPError):
+            return error
+        if isinstance(error, BaseExceptionGroup):
+            return _first_of(error)
+    raise errors
+
+
+def _asking(session: ServerSession) -> ElicitationFnT:
+    """Returns what passes the server's question on to the person at this client."""
+
+    async def ask(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult | ErrorData:
+        assert isinstance(params, ElicitRequestFormParams), "the server asks by forms only"
+        return await session.elicit_form(params.message, params.requested_schema)
+
+    return ask

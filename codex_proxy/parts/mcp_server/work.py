@@ -1,0 +1,258 @@
+"""What the tools do: starts, continues, reads and stops sessions of a key, and lists them. Raises `Fault`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from codex_proxy.core.faults import Fault, bad_request
+from codex_proxy.core.shown_text import escape_lines, one_line
+from codex_proxy.core.turn import MODEL_SEPARATOR
+from codex_proxy.http.middleware.rate_limit import RequestLimits, count_request
+from codex_proxy.parts.mcp_server import arguments
+from codex_proxy.parts.mcp_server.depth import DEPTH, next_depth
+from codex_proxy.parts.mcp_server.texts import last_words, pages_text, shortened
+from codex_proxy.parts.mcp_server.waiting import wait, works
+from codex_proxy.parts.sessions.agents import AgentSettings
+from codex_proxy.parts.sessions.approvals import Ask
+from codex_proxy.parts.sessions.records import ENTRY, SESSION, TURN
+from codex_proxy.parts.sessions.service import Sessions
+from codex_proxy.parts.sessions.sessions import Content, Session, item_object
+from codex_proxy.store.values import PageRequest
+from codex_proxy.surfaces.models import OWN_DEFAULT, listed_names, resolve
+
+WAIT_SECONDS: Final = 50.0
+"""Seconds of a wait: clients give up a call after 60."""
+MAX_MODELS: Final = 50
+"""Maximum models of an agent in a list."""
+_LATEST: Final = 20
+"""How many items are looked at for the agent's last words."""
+
+Result = Mapping[str, Any] | str
+"""What a tool returns: an object, or a text."""
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """Who calls a tool: a key, and whether the client is an agent of this server."""
+
+    sessions: Sessions
+    owner: str
+    limits: RequestLimits
+    by_agent: bool
+
+
+Tell = Callable[[str], Awaitable[None]]
+
+
+async def start_session(caller: Caller, given: arguments.StartSession, _: Tell) -> Result:
+    sessions, owner = caller.sessions, caller.owner
+    id, now = sessions.new_id("sess_"), sessions.now()
+    depth = next_depth(sessions.with_a_turn(owner), by_agent=caller.by_agent)
+    client = sessions.responses.clients.by_name(owner)
+    model = _model(caller, given)
+    session = Session(
+        id=id,
+        created_at=now,
+        last_active_at=now,
+        agent_id=sessions.new_id("agent_"),
+        agent=AgentSettings(model=model),
+        environment=_environment(id, given.folder or client.workspace.folder)
+        if not resolve(model, client.catalog).plain
+        else {"type": "none"},
+        metadata={DEPTH: str(depth)},
+        title=given.title,
+    )
+    with count_request(caller.limits, client):
+        sessions.check_room(owner)
+        message = _message(given.prompt)
+        prepared = await sessions.check_settings(owner, session, [message])
+        live = sessions.new(owner, session)
+        await sessions.run(sessions.create(live, [message], prepared))
+    return {
+        "session_id": id,
+        "agent": sessions.agent_of(prepared),
+        "folder": prepared.turn.workdir,
+        "sandbox": prepared.turn.sandbox,
+        "state": "working",
+        "next": "Call wait_session.",
+    }
+
+
+def _environment(session: str, folder: str) -> dict[str, Any]:
+    return {
+        "type": "self_hosted",
+        "id": session.replace("sess_", "env_"),
+        "workspace_directory": folder,
+        "remote_url": "",
+        "capability_directories": [],
+    }
+
+
+def _message(text: str) -> Content:
+    return ({"type": "input_text", "text": text},)
+
+
+def _model(caller: Caller, given: arguments.StartSession) -> str:
+    """Returns the name of the model of a new session."""
+    catalog = caller.sessions.responses.clients.by_name(caller.owner).catalog
+    if given.agent is None:
+        return given.model or OWN_DEFAULT
+    names = [*catalog.members] or [caller.sessions.responses.runs.agent.name]
+    agent = next((name for name in names if name.lower() == given.agent.lower()), None)
+    if agent is None:
+        raise bad_request(f"There is no agent of this name. The agents are: {', '.join(names)}.", "agent")
+    if not catalog.members:
+        return given.model or OWN_DEFAULT
+    if given.model is None:
+        return agent
+    own = resolve(given.model, catalog).agent_model if MODEL_SEPARATOR in given.model else ""
+    return (
+        given.model
+        if own.startswith(f"{agent}{MODEL_SEPARATOR}")
+        else f"{agent}{MODEL_SEPARATOR}{given.model}"
+    )
+
+
+async def continue_session(caller: Caller, given: arguments.ContinueSession, _: Tell) -> Result:
+    sessions, owner = caller.sessions, caller.owner
+    session = await sessions.session(owner, given.session_id)
+    with count_request(caller.limits, sessions.responses.clients.by_name(owner)):
+        await sessions.run(sessions.submit(owner, session.id, [[_message(given.prompt)]], None))
+    done = "The agent works, and gets the message." if works(session) else "A new turn has begun."
+    return {"session_id": session.id, "state": "working", "said": done, "next": "Call wait_session."}
+
+
+async def wait_session(caller: Caller, given: arguments.WaitSession, tell: Tell) -> Result:
+    session = await wait(caller.sessions, caller.owner, given.session_id, tell, WAIT_SECONDS)
+    return await report(caller, session)
+
+
+async def report(caller: Caller, session: Session) -> Result:
+    """Returns what wait_session tells of a session."""
+    sessions, owner = caller.sessions, caller.owner
+    newest = PageRequest(_LATEST, "desc", None)
+    entries = await sessions.store.page(owner, ENTRY, newest, parent=session.id)
+    items = [item for item in map(item_object, entries.items) if item]
+    turns = await sessions.store.page(owner, TURN, PageRequest(1, "desc", None), parent=session.id)
+    turn = turns.items[0] if turns.items else None
+    found: dict[str, Any] = {"session_id": session.id, "state": state_of(session)}
+    if turn is not None and not works(session):
+        found["turn"] = turn.status
+    failure = session.error or (turn.error.message if turn is not None and turn.error is not None else "")
+    if failure:
+        found["error"] = shortened(failure)
+    found["last_words"] = last_words(items)
+    if session.open_asks:
+        found["waits_for"] = [question(ask) for ask in session.open_asks]
+        found["next"] = (
+            "Tell your user that a person has to decide this on the page of codex-proxy, or in its terminal; no tool "
+            "can. Then call wait_session again."
+        )
+    elif works(session):
+        found["next"] = "Call wait_session again."
+    return found
+
+
+def state_of(session: Session) -> str:
+    """Returns `working`, `waits_for_a_person`, `waits_for_a_client` (which runs functions), `failed` or `finished`."""
+    if session.open_asks:
+        return "waits_for_a_person"
+    if session.status == "requires_action":
+        return "waits_for_a_client"
+    if works(session):
+        return "working"
+    return "failed" if session.status == "failed" else "finished"
+
+
+def question(ask: Ask) -> dict[str, Any]:
+    """Returns a question of the agent as a model may read it."""
+    arguments_text = msgspec.json.encode(ask.arguments).decode()
+    return {"message": escape_lines(ask.message), "name": ask.name, "arguments": shortened(arguments_text)}
+
+
+async def read_session(caller: Caller, given: arguments.ReadSession, _: Tell) -> Result:
+    sessions, owner = caller.sessions, caller.owner
+    session = await sessions.session(owner, given.session_id)
+    unknown = bad_request("No item of this session has this id.", "after")
+    newest = given.after is None
+    asked = PageRequest(arguments.MAX_LISTED, "desc" if newest else "asc", given.after)
+    page = await sessions.store.page(owner, ENTRY, asked, parent=session.id, unknown_after=unknown)
+    entries: Sequence[Any] = page.items[::-1] if newest else page.items
+    items = [item for item in map(item_object, entries) if item]
+    texts, cut = pages_text(items, newest=newest)
+    more = cut or page.has_more
+    if not texts:
+        return "There are no items behind this one." if given.after else "There are no items yet."
+    note = (
+        "[Earlier items were left out.]"
+        if newest
+        else "[There are more: call read_session with the last id.]"
+    )
+    lines = [note, *texts] if more and newest else [*texts, note] if more else texts
+    return "\n\n".join(lines)
+
+
+async def list_sessions(caller: Caller, given: arguments.ListSessions, _: Tell) -> Result:
+    asked = PageRequest(given.limit, "desc", None)
+    page = await caller.sessions.store.page(caller.owner, SESSION, asked)
+    found = [
+        {
+            "session_id": session.id,
+            "title": one_line(escape_lines(session.title or "")),
+            "state": state_of(session),
+            "model": session.agent.model,
+            "folder": session.environment.get("workspace_directory"),
+            "last_active_at": session.last_active_at,
+        }
+        for session in page.items
+        if session.archived_at is None
+    ]
+    return {"sessions": found, "has_more": page.has_more}
+
+
+async def stop_session(caller: Caller, given: arguments.StopSession, _: Tell) -> Result:
+    sessions, owner = caller.sessions, caller.owner
+    session = await sessions.session(owner, given.session_id)
+    await sessions.run(sessions.submit(owner, session.id, ["cancel"], None))
+    await wait(sessions, owner, session.id, _, STOP_SECONDS)
+    return await report(caller, await sessions.session(owner, session.id))
+
+
+STOP_SECONDS: Final = 10.0
+"""Seconds for which an agent is waited for that is to stop."""
+
+
+async def list_agents(caller: Caller, _: arguments.ListAgents, __: Tell) -> Result:
+    client = caller.sessions.responses.clients.by_name(caller.owner)
+    catalog = client.catalog
+    names = [*catalog.members] or [caller.sessions.responses.runs.agent.name]
+    models: dict[str, list[str]] = {name: [] for name in names}
+    for name in listed_names(catalog, ""):
+        try:
+            found = resolve(name, catalog)
+        except Fault:
+            continue  # an alias that leads nowhere
+        agent = found.agent_model.partition(MODEL_SEPARATOR)[0] if catalog.members else names[0]
+        if agent in models and client.allows(found.agent_model, found.effort):
+            models[agent].append(name)
+    return {
+        "agents": [
+            {"agent": name, "models": found[:MAX_MODELS], "more_models": len(found) > MAX_MODELS}
+            for name, found in models.items()
+        ],
+        "default": names[0],
+    }
+
+
+CALLS: Final[Mapping[str, Callable[[Caller, Any, Tell], Awaitable[Result]]]] = {
+    "start_session": start_session,
+    "continue_session": continue_session,
+    "wait_session": wait_session,
+    "read_session": read_session,
+    "list_sessions": list_sessions,
+    "stop_session": stop_session,
+    "list_agents": list_agents,
+}
+"""What each tool does, by its name."""

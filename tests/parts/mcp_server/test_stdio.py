@@ -1,0 +1,115 @@
+"""`codex-proxy mcp`: a program's stdin and stdout, connected to the running server."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp.client import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+
+from codex_proxy.parts.mcp_server.depth import DEPTH, has_agent_above
+from codex_proxy.process.launch import AGENT_MARK, Command, environment_of
+from tests.http.serving import Proxy, fake_proxy
+from tests.parts.mcp_server.conftest import FAKE
+from tests.parts.mcp_server.driving import NEW, OLD, called, refused
+from tests.parts.sessions.driving import AgentsClient
+from tests.parts.sessions.test_approvals import with_keys
+
+ROOT = str(Path(__file__).parents[3])
+
+
+@asynccontextmanager
+async def connected(
+    url: str, *arguments: str, mode: str = OLD, environment: dict[str, str] | None = None, **more: Any
+) -> AsyncIterator[Client]:
+    """A client that has started the command. `more`: what the SDK's `Client` takes."""
+    program = StdioServerParameters(
+        command=sys.executable,
+        args=["-m", "codex_proxy", "mcp", "--base-url", url, *arguments],
+        env={"PYTHONPATH": ROOT, "PATH": os.defpath, **(environment or {})},
+    )
+    async with Client(stdio_client(program), mode=mode, **more) as client:
+        yield client
+
+
+async def depth_of_a_start(proxy: Proxy, client: Client) -> str:
+    """The depth of a session that the client starts. It has ended then."""
+    id = (await called(client, "start_session", prompt="Hello."))["session_id"]
+    await called(client, "wait_session", session_id=id)
+    return str((await AgentsClient(proxy).get(f"/sessions/{id}"))["metadata"][DEPTH])
+
+
+@pytest.mark.parametrize("mode", [OLD, NEW])
+async def test_an_agent_is_started_and_waited_for_over_stdio(proxy: Proxy, mode: str) -> None:
+    async with connected(proxy.url, mode=mode) as client:
+        assert "start_session" in {tool.name for tool in (await client.list_tools()).tools}
+        id = (await called(client, "start_session", prompt="[[fake:text say=Done.]]"))["session_id"]
+        ended = await called(client, "wait_session", session_id=id)
+        assert (ended["state"], ended["last_words"]) == ("finished", "Done.")
+        assert "not found" in await refused(client, "read_session", session_id="sess_x")
+
+
+async def test_without_a_server_the_tools_are_listed_and_a_call_says_what_to_do() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        async with connected(url) as client:
+            assert (await client.list_tools()).tools
+            said = await refused(client, "list_agents")
+            assert said == (
+                f"No codex-proxy server answers at {url}. The user can start one with `codex-proxy serve`."
+            )
+
+
+async def test_a_missing_key_is_named_and_a_given_one_is_used(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, **FAKE, **with_keys(tmp_path, "one")) as proxy:
+        async with connected(proxy.url) as client:
+            assert "PROXY_API_KEY" in await refused(client, "list_agents")
+        async with connected(proxy.url, "--key", "one") as client:
+            assert (await called(client, "list_agents"))["default"] == "fake"
+
+
+async def test_a_client_that_an_agent_has_started_says_so(tmp_path: Path) -> None:
+    held = {"STREAM_RELEASE_FILE": str(tmp_path / "go")}
+    async with fake_proxy(tmp_path, held, **FAKE) as proxy:
+        async with connected(proxy.url, environment={AGENT_MARK: "1"}) as agent:
+            await called(agent, "start_session", prompt="[[fake:work hold=1]] Do it.")
+            assert await depth_of_a_start(proxy, agent) == "2"
+        async with connected(proxy.url) as person:
+            assert await depth_of_a_start(proxy, person) == "1"
+        (tmp_path / "go").touch()
+
+
+def test_children_have_the_mark_of_agents() -> None:
+    command = Command(("agent",), {"PATH": "/bin", "LANG": "en_US.UTF-8"}, "/")
+    assert environment_of(command) == {**command.env, AGENT_MARK: "1"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells the variables of processes")
+@pytest.mark.parametrize("marked", [True, False])
+def test_an_agent_is_found_above_a_program_that_has_lost_the_mark(marked: bool) -> None:
+    child = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'], env={})"
+    mark = {AGENT_MARK: "1"} if marked else {}
+    with subprocess.Popen(
+        [sys.executable, "-c", child], env={"PATH": os.defpath, **mark}, stdin=subprocess.PIPE
+    ) as parent:
+        (below,) = children_of(parent.pid)
+        found = has_agent_above(below)
+        parent.communicate(b"\n")
+    assert found is marked
+
+
+def children_of(process: int) -> list[int]:
+    file = Path(f"/proc/{process}/task/{process}/children")
+    look: Callable[[], list[int]] = lambda: [int(each) for each in file.read_text().split()]  # noqa: E731
+    while not (found := look()):
+        pass
+    return found
