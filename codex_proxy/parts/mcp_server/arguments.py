@@ -8,6 +8,8 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from codex_proxy.core.turn import Sandbox
+
 MAX_PROMPT: Final = 1_000_000
 """Maximum characters of a prompt."""
 MAX_LISTED: Final = 50
@@ -31,6 +33,10 @@ class StartSession(ToolArguments):
     model: Name | None = Field(None, description="A model of list_agents; the agent's default if left out.")
     folder: str | None = Field(
         None, max_length=4096, description="The absolute path of the folder in which the agent works."
+    )
+    sandbox: Sandbox | None = Field(
+        None,
+        description="What the agent's commands may do: at most what this server allows, which is also the default.",
     )
     title: Name | None = Field(None, description="A short title for the list of sessions.")
 
@@ -59,8 +65,9 @@ class ReadSession(ToolArguments):
 
 
 class ListSessions(ToolArguments):
-    """List the newest sessions, with their state."""
+    """List sessions with their state: the one that was active last comes first."""
 
+    search: str = Field("", max_length=200, description="Only those whose title or messages have this text.")
     limit: int = Field(20, ge=1, le=MAX_LISTED)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any, Final
 
 from aiohttp import web
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 from codex_proxy.parts.mcp_server.bridge import serve
+from codex_proxy.parts.mcp_server.questions import Persons
 from codex_proxy.parts.mcp_server.server import CALLER, call_tool, make_server
 from codex_proxy.parts.mcp_server.work import Caller
 
@@ -29,7 +31,8 @@ class McpClients:
         """`stateless`: whether no session is kept, since the next request may come to another server: then nothing can
         be asked of clients of the protocol of 2025.
         """
-        self._server = make_server(call_tool)
+        self._persons = Persons()
+        self._server = make_server(partial(call_tool, self._persons))
         self._stateless = stateless
         self._managers: dict[str, StreamableHTTPSessionManager] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -67,6 +70,7 @@ class McpClients:
     async def close(self) -> None:
         """Ends all sessions, streams and calls."""
         self._stop.set()
+        await self._persons.close()
         for ended in (self._tasks, self._exchanges):
             if ended:
                 await asyncio.wait(ended, timeout=END_SECONDS)

@@ -16,7 +16,7 @@ from codex_proxy.http.app_keys import RUNS
 from codex_proxy.http.body import read_body
 from codex_proxy.http.endpoint import Endpoint
 from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS
-from codex_proxy.http.middleware.request_context import OWNER
+from codex_proxy.http.middleware.request_context import CLIENT
 from codex_proxy.parts.mcp_server.work import Caller
 from codex_proxy.parts.sessions.service import SESSIONS
 from codex_proxy.settings.fields import Settings
@@ -94,10 +94,10 @@ async def end_of_mcp(request: web.Request) -> web.StreamResponse:
 
 
 async def _serve(request: web.Request, body: bytes) -> web.StreamResponse:
-    sessions, owner = request.app[SESSIONS], request[OWNER]
+    sessions = request.app[SESSIONS]
     clients = await request.app[SERVICE].clients(stateless=sessions.is_shared)
     by_agent = bool(request.headers.get(BY_AGENT_HEADER, "").strip())
-    caller = Caller(sessions, owner, request.app[REQUEST_LIMITS], by_agent)
+    caller = Caller(sessions, request[CLIENT], request.app[REQUEST_LIMITS], by_agent)
     return await clients.serve(request, body, caller)
 
 

@@ -27,11 +27,18 @@ from codex_proxy import __version__
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.json_values import encode_json
 from codex_proxy.core.shown_text import excerpt
-from codex_proxy.parts.mcp_server.arguments import READ_ONLY, TOOLS
+from codex_proxy.parts.mcp_server.arguments import READ_ONLY, TOOLS, WaitSession
+from codex_proxy.parts.mcp_server.questions import Persons
 from codex_proxy.parts.mcp_server.work import CALLS, Caller, Result
+from codex_proxy.surfaces.requests.options import SANDBOX_HEADER
 
 CALLER: Final = "codex_proxy.caller"
 """What the scope of a request has: its `Caller`."""
+_ARGUMENTS: Final = {
+    "environment.workspace_directory": "folder",
+    SANDBOX_HEADER: "sandbox",
+    "agent.model": "model",
+}
 INSTRUCTIONS: Final = (
     "Starts coding agents that work on their own, each in a session. Start one with start_session, then call "
     "wait_session until its state is no longer `working`; continue_session steers it or goes on with it. What an agent "
@@ -75,7 +82,7 @@ def _tool(name: str) -> Tool:
 
 
 async def call_tool(
-    context: ServerRequestContext[Any, Any], params: CallToolRequestParams
+    persons: Persons, context: ServerRequestContext[Any, Any], params: CallToolRequestParams
 ) -> CallToolResult | InputRequiredResult:
     """Runs a tool for the `Caller` of the request."""
     assert context.request is not None, "a message comes in a request"
@@ -92,12 +99,24 @@ async def call_tool(
 
     try:
         given = arguments.model_validate(params.arguments or {})
-        return result_of(await CALLS[params.name](caller, given, tell))
+        if not isinstance(given, WaitSession):
+            return result_of(await CALLS[params.name](caller, given, tell))
+        waited = await persons.wait(context, caller, given.session_id, tell, params.input_responses)
+        return waited if isinstance(waited, InputRequiredResult) else result_of(waited)
     except ValidationError as error:
         return failed(_wrong(error))
     except Fault as fault:
-        field = f" (`{fault.failure.param}`)" if fault.failure.param else ""
-        return failed(f"{fault.failure.message}{field}")
+        return failed(_refusal(fault))
+
+
+def _refusal(fault: Fault) -> str:
+    """Returns what a fault says, with the names of a tool's arguments in place of those of the Agents API."""
+    said = (
+        f"{fault.failure.message} (`{fault.failure.param}`)" if fault.failure.param else fault.failure.message
+    )
+    for name, argument in _ARGUMENTS.items():
+        said = said.replace(name, argument)
+    return said
 
 
 def _wrong(error: ValidationError) -> str:

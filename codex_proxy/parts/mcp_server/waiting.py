@@ -42,16 +42,17 @@ async def wait(
     id: str,
     tell: Callable[[str], Awaitable[None]],
     seconds: float,
+    goes_on: Callable[[Session], bool] = works,
 ) -> Session:
-    """Returns the session when it does not work any more, or after some seconds. `tell` gets a line for each new thing
+    """Returns the session when it does not go on any more, or after some seconds. `tell` gets a line for each new thing
     that the agent does. Raises `Fault`.
     """
     deadline = asyncio.get_running_loop().time() + seconds
-    with sessions.stream(owner):
+    with sessions.streams.count(owner):
         reader = await sessions.follow(owner, id, _StateReader)
         try:
             session = await sessions.session(owner, id)
-            while works(session) and not reader.finished:
+            while goes_on(session) and not reader.finished:
                 try:
                     async with asyncio.timeout_at(deadline):
                         await reader.wait()

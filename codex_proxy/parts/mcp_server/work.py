@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from codex_proxy.admission.clients import Client
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.shown_text import escape_lines, one_line
 from codex_proxy.core.turn import MODEL_SEPARATOR
@@ -17,11 +18,13 @@ from codex_proxy.parts.mcp_server.texts import last_words, pages_text, shortened
 from codex_proxy.parts.mcp_server.waiting import wait, works
 from codex_proxy.parts.sessions.agents import AgentSettings
 from codex_proxy.parts.sessions.approvals import Ask
-from codex_proxy.parts.sessions.records import ENTRY, SESSION, TURN
+from codex_proxy.parts.sessions.records import ENTRY, TURN
 from codex_proxy.parts.sessions.service import Sessions
 from codex_proxy.parts.sessions.sessions import Content, Session, item_object
+from codex_proxy.parts.sessions.summaries import newest_summarized, title_of
 from codex_proxy.store.values import PageRequest
 from codex_proxy.surfaces.models import OWN_DEFAULT, listed_names, resolve
+from codex_proxy.surfaces.requests.options import sandbox_of
 
 WAIT_SECONDS: Final = 50.0
 """Seconds of a wait: clients give up a call after 60."""
@@ -35,12 +38,16 @@ Result = Mapping[str, Any] | str
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Who calls a tool: a key, and whether the client is an agent of this server."""
+    """Who calls a tool: a client with its key, which is an agent of this server or not."""
 
     sessions: Sessions
-    owner: str
+    client: Client
     limits: RequestLimits
     by_agent: bool
+
+    @property
+    def owner(self) -> str:
+        return self.client.name
 
 
 Tell = Callable[[str], Awaitable[None]]
@@ -50,8 +57,7 @@ async def start_session(caller: Caller, given: arguments.StartSession, _: Tell) 
     sessions, owner = caller.sessions, caller.owner
     id, now = sessions.new_id("sess_"), sessions.now()
     depth = next_depth(sessions.with_a_turn(owner), by_agent=caller.by_agent)
-    client = sessions.responses.clients.by_name(owner)
-    model = _model(caller, given)
+    client, model = caller.client, _model(caller, given)
     session = Session(
         id=id,
         created_at=now,
@@ -62,6 +68,7 @@ async def start_session(caller: Caller, given: arguments.StartSession, _: Tell) 
         if not resolve(model, client.catalog).plain
         else {"type": "none"},
         metadata={DEPTH: str(depth)},
+        sandbox="" if given.sandbox is None else sandbox_of(given.sandbox, client.settings.sandbox),
         title=given.title,
     )
     with count_request(caller.limits, client):
@@ -96,7 +103,7 @@ def _message(text: str) -> Content:
 
 def _model(caller: Caller, given: arguments.StartSession) -> str:
     """Returns the name of the model of a new session."""
-    catalog = caller.sessions.responses.clients.by_name(caller.owner).catalog
+    catalog = caller.client.catalog
     if given.agent is None:
         return given.model or OWN_DEFAULT
     names = [*catalog.members] or [caller.sessions.responses.runs.agent.name]
@@ -118,15 +125,10 @@ def _model(caller: Caller, given: arguments.StartSession) -> str:
 async def continue_session(caller: Caller, given: arguments.ContinueSession, _: Tell) -> Result:
     sessions, owner = caller.sessions, caller.owner
     session = await sessions.session(owner, given.session_id)
-    with count_request(caller.limits, sessions.responses.clients.by_name(owner)):
+    with count_request(caller.limits, caller.client):
         await sessions.run(sessions.submit(owner, session.id, [[_message(given.prompt)]], None))
     done = "The agent works, and gets the message." if works(session) else "A new turn has begun."
     return {"session_id": session.id, "state": "working", "said": done, "next": "Call wait_session."}
-
-
-async def wait_session(caller: Caller, given: arguments.WaitSession, tell: Tell) -> Result:
-    session = await wait(caller.sessions, caller.owner, given.session_id, tell, WAIT_SECONDS)
-    return await report(caller, session)
 
 
 async def report(caller: Caller, session: Session) -> Result:
@@ -195,21 +197,19 @@ async def read_session(caller: Caller, given: arguments.ReadSession, _: Tell) ->
 
 
 async def list_sessions(caller: Caller, given: arguments.ListSessions, _: Tell) -> Result:
-    asked = PageRequest(given.limit, "desc", None)
-    page = await caller.sessions.store.page(caller.owner, SESSION, asked)
-    found = [
+    found = await newest_summarized(caller.sessions.store, caller.owner, search=given.search)
+    listed = [
         {
             "session_id": session.id,
-            "title": one_line(escape_lines(session.title or "")),
+            "title": one_line(escape_lines(title_of(session))),
             "state": state_of(session),
             "model": session.agent.model,
             "folder": session.environment.get("workspace_directory"),
             "last_active_at": session.last_active_at,
         }
-        for session in page.items
-        if session.archived_at is None
+        for session in found[: given.limit]
     ]
-    return {"sessions": found, "has_more": page.has_more}
+    return {"sessions": listed, "has_more": len(found) > given.limit}
 
 
 async def stop_session(caller: Caller, given: arguments.StopSession, _: Tell) -> Result:
@@ -225,7 +225,7 @@ STOP_SECONDS: Final = 10.0
 
 
 async def list_agents(caller: Caller, _: arguments.ListAgents, __: Tell) -> Result:
-    client = caller.sessions.responses.clients.by_name(caller.owner)
+    client = caller.client
     catalog = client.catalog
     names = [*catalog.members] or [caller.sessions.responses.runs.agent.name]
     models: dict[str, list[str]] = {name: [] for name in names}
@@ -249,10 +249,9 @@ async def list_agents(caller: Caller, _: arguments.ListAgents, __: Tell) -> Resu
 CALLS: Final[Mapping[str, Callable[[Caller, Any, Tell], Awaitable[Result]]]] = {
     "start_session": start_session,
     "continue_session": continue_session,
-    "wait_session": wait_session,
     "read_session": read_session,
     "list_sessions": list_sessions,
     "stop_session": stop_session,
     "list_agents": list_agents,
 }
-"""What each tool does, by its name."""
+"""What each tool does, by its name, but for wait_session (`questions.Persons.wait`)."""

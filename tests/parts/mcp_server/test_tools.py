@@ -42,7 +42,8 @@ async def test_an_agent_is_started_waited_for_and_read(proxy: Proxy, mode: str) 
         told = await called(client, "read_session", session_id=started["session_id"])
         said = [line.partition("] ")[2] for line in told.split("\n\n")]
         assert said == ["user: [[fake:text say=Done.]] Do it.", "assistant: Done."]
-        (listed,) = (await called(client, "list_sessions"))["sessions"]
+        (listed,) = (await called(client, "list_sessions", search="WORK"))["sessions"]
+        assert not (await called(client, "list_sessions", search="play"))["sessions"]
         assert (listed["title"], listed["state"]) == ("Work", "finished")
 
 
@@ -90,10 +91,10 @@ async def test_a_wait_tells_what_the_agent_does(tmp_path: Path, mode: str) -> No
     async with fake_proxy(tmp_path, held(tmp_path), **FAKE) as proxy, mcp_client(proxy, mode=mode) as client:
         id = await at_work(proxy, client)
         waiting = asyncio.create_task(called(client, "wait_session", progress, session_id=id))
-        await eventually(lambda: proxy.app[SESSIONS].readers("local", id))
+        await eventually(lambda: proxy.app[SESSIONS].streams.readers("local", id))
         (tmp_path / "go").touch()
         assert (await waiting)["state"] == "finished"
-    assert "writes a message" in told
+        await eventually(lambda: "writes a message" in told)
 
 
 async def at_work(proxy: Proxy, client: Client) -> str:
@@ -157,7 +158,12 @@ def test_control_characters_and_marks_of_direction_are_shown() -> None:
     [
         ("start_session", {}, "`prompt`: Field required"),
         ("start_session", {"prompt": "x", "agent": "nobody"}, "The agents are: fake. (`agent`)"),
-        ("start_session", {"prompt": "x", "folder": "/"}, "environment.workspace_directory"),
+        (
+            "start_session",
+            {"prompt": "x", "folder": "/"},
+            "folder names a folder outside of this server's workspaces",
+        ),
+        ("start_session", {"prompt": "x", "sandbox": "any"}, "`sandbox`: Input should be 'read-only'"),
         ("start_session", {"prompt": "x", "approve": True}, "`approve`: Extra inputs are not permitted"),
         ("read_session", {"session_id": "sess_x"}, "Session with id 'sess_x' not found."),
         ("wait_session", {"session_id": "sess_x"}, "Session with id 'sess_x' not found."),
@@ -171,6 +177,13 @@ async def test_a_call_that_cannot_be_done_says_why(
 ) -> None:
     async with mcp_client(proxy) as client:
         assert said in await refused(client, tool, **arguments)
+
+
+async def test_a_sandbox_is_no_wider_than_the_keys(tmp_path: Path) -> None:
+    keys = with_keys(tmp_path, "one sandbox='read-only'")
+    async with fake_proxy(tmp_path, **FAKE, **keys) as proxy, mcp_client(proxy, "one") as client:
+        said = await refused(client, "start_session", prompt="x", sandbox="workspace-write")
+        assert "The least restrictive sandbox that this server allows you is 'read-only'." in said
 
 
 async def test_an_unknown_tool_is_an_error_of_the_protocol(proxy: Proxy) -> None:

@@ -1,0 +1,158 @@
+"""What an agent asks permission for, as a form for the person at the MCP client (an elicitation), where the client has
+such forms. No tool answers: the model that calls never sees the form. With the handshake of 2025 the form stays open
+while waits come and go; in the protocol of 2026 the wait's own answer asks for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+import structlog
+from mcp.server.context import ServerRequestContext
+from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from codex_proxy.core.interfaces import keep_until_done
+from codex_proxy.core.json_values import encode_json
+from codex_proxy.core.shown_text import escape, escape_json
+from codex_proxy.parts.mcp_server.waiting import wait, works
+from codex_proxy.parts.mcp_server.work import WAIT_SECONDS, Caller, Result, Tell, report
+from codex_proxy.parts.sessions.approvals import Approval, Ask
+from codex_proxy.parts.sessions.sessions import Session
+from codex_proxy.parts.sessions.summaries import title_of
+
+log = structlog.get_logger(__name__)
+
+MAX_SHOWN: Final = 20_000
+"""Maximum characters of a form's text. What is longer is decided where it can be read whole."""
+MAX_KEPT: Final = 1_000
+"""How many questions are remembered that were put to a person."""
+SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "decision": {
+            "type": "string",
+            "title": "Decision",
+            "description": "Whether the agent may do exactly this, once.",
+            "enum": ["approve", "deny"],
+        }
+    },
+    "required": ["decision"],
+}
+
+Context = ServerRequestContext[Any, Any]
+
+
+def text_of(session: Session, ask: Ask) -> str:
+    """Returns the text of a form: what is asked, to the letter, and its digest. Empty if it is too long."""
+    arguments = escape_json(encode_json(ask.arguments).decode())
+    text = (
+        f"The agent of the session {escape(title_of(session))!r} asks for permission.\n"
+        f"{escape(ask.server_label)}.{escape(ask.name)}\n{arguments}\nSHA-256: {ask.digest}"
+    )
+    return text if len(text) <= MAX_SHOWN else ""
+
+
+def has_forms(context: Context, caller: Caller) -> bool:
+    """Whether questions go to the person at a client: it has forms, its key may answer, and it is no agent itself."""
+    declared = context.session.client_capabilities
+    forms = None if declared is None else declared.elicitation
+    if forms is None or (forms.form is None and forms.url is not None):
+        return False
+    reachable = context.session.can_send_request or context.protocol_version in MODERN_PROTOCOL_VERSIONS
+    return reachable and caller.client.may_approve and not caller.by_agent
+
+
+class Persons:
+    """The persons at MCP clients."""
+
+    def __init__(self) -> None:
+        self._asked: dict[tuple[str, str], bool] = {}
+        """The questions that were put to a person, by key and id, the oldest first, with whether the form is open. A
+        person who has closed one is not asked again.
+        """
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def wait(
+        self, context: Context, caller: Caller, id: str, tell: Tell, answers: Mapping[str, Any] | None
+    ) -> Result | InputRequiredResult:
+        """Waits for a session as wait_session does. `answers`: those of the forms that the wait before has asked for
+        (2026), by their names. Raises `Fault`.
+        """
+        sessions, owner = caller.sessions, caller.owner
+        asks, modern = has_forms(context, caller), context.protocol_version in MODERN_PROTOCOL_VERSIONS
+        for name, answer in (answers or {}).items() if asks else ():
+            request_id, _, digest = name.rpartition(".")
+            await _answer(caller, id, request_id, digest, answer)
+
+        def goes_on(session: Session) -> bool:
+            return works(session) or (asks and not modern and self._put(context, caller, session))
+
+        session = await wait(sessions, owner, id, tell, WAIT_SECONDS, goes_on)
+        if asks and modern and not answers and (forms := _forms(session)):
+            return InputRequiredResult(input_requests=forms)
+        return await report(caller, session)
+
+    def _put(self, context: Context, caller: Caller, session: Session) -> bool:
+        """Puts each question of a session that nobody was asked to the person; returns whether a form is open."""
+        keys = [(caller.owner, ask.request_id) for ask in session.open_asks]
+        for key, ask in zip(keys, session.open_asks, strict=True):
+            text = "" if key in self._asked else text_of(session, ask)
+            if text:
+                self._asked[key] = True
+                work = self._ask(context, caller, session.id, ask, text)
+                keep_until_done(self._tasks, asyncio.create_task(work))
+        while len(self._asked) > MAX_KEPT:
+            del self._asked[next(iter(self._asked))]
+        return any(self._asked.get(key, False) for key in keys)
+
+    async def _ask(self, context: Context, caller: Caller, session: str, ask: Ask, text: str) -> None:
+        """Puts a question to the person, for as long as the client is connected."""
+        key, closed = (caller.owner, ask.request_id), False
+        try:
+            answer = await context.session.elicit_form(text, SCHEMA, context.request_id)
+            closed = not await _answer(caller, session, ask.request_id, ask.digest, answer)
+        except Exception as error:  # noqa: BLE001 - the client has left or broken MCP, or another one has answered
+            log.info("form_without_effect", session=session, reason=type(error).__name__)
+        if closed:
+            self._asked[key] = False
+        else:
+            self._asked.pop(key, None)
+
+    async def close(self) -> None:
+        """Ends all forms."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+
+def _forms(session: Session) -> dict[str, ElicitRequest]:
+    """Returns a form for each open question, by a name that has its id and its digest."""
+    found = {f"{ask.request_id}.{ask.digest}": text_of(session, ask) for ask in session.open_asks}
+    return {
+        name: ElicitRequest(params=ElicitRequestFormParams(message=text, requested_schema=SCHEMA))
+        for name, text in found.items()
+        if text
+    }
+
+
+async def _answer(caller: Caller, session: str, request_id: str, digest: str, answer: object) -> bool:
+    """Passes on what a person has decided; returns whether anything was. Raises `Fault`, also for a question that is
+    not the one that was shown.
+    """
+    choice = _choice(answer)
+    if choice is None:
+        return False
+    approval = Approval(request_id, choice, digest=digest)
+    await caller.sessions.run(caller.sessions.submit(caller.owner, session, [approval], None))
+    return True
+
+
+def _choice(answer: object) -> Literal["approve", "deny"] | None:
+    if not isinstance(answer, ElicitResult) or answer.action == "cancel":
+        return None
+    approved = answer.action == "accept" and (answer.content or {}).get("decision") == "approve"
+    return "approve" if approved else "deny"

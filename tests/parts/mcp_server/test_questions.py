@@ -1,0 +1,182 @@
+"""What an agent asks permission for is decided by the person at the MCP client, and by no tool."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp.client import Client
+from mcp_types import ElicitRequestFormParams, ElicitResult
+
+from codex_proxy.parts.mcp_server import questions
+from codex_proxy.parts.mcp_server.endpoints import BY_AGENT_HEADER
+from codex_proxy.parts.sessions.agents import AgentSettings
+from codex_proxy.parts.sessions.approvals import Ask
+from codex_proxy.parts.sessions.sessions import Session
+from tests.http.serving import Proxy, fake_proxy
+from tests.parts.mcp_server.driving import NEW, OLD, called, mcp_client
+from tests.parts.mcp_server.test_stdio import connected
+from tests.parts.sessions.approving import ASKING, KEY
+from tests.parts.sessions.driving import AgentsClient
+from tests.parts.sessions.test_approvals import with_keys
+
+ASKS = "[[fake:approval]]"
+BOTH = pytest.mark.parametrize("mode", [OLD, NEW])
+
+
+class Person:
+    """The person at a client, who is shown forms and decides."""
+
+    def __init__(self, **answer: Any) -> None:
+        self.answer = answer
+        self.shown: list[str] = []
+        self.may_decide = asyncio.Event()
+        self.may_decide.set()
+
+    async def __call__(self, context: Any, params: Any) -> ElicitResult:
+        assert isinstance(params, ElicitRequestFormParams)
+        self.shown.append(params.message)
+        await self.may_decide.wait()
+        return ElicitResult(**self.answer)
+
+
+def decides(decision: str) -> Person:
+    return Person(action="accept", content={"decision": decision})
+
+
+@pytest.fixture
+async def asking(tmp_path: Path) -> AsyncIterator[Proxy]:
+    async with fake_proxy(tmp_path, **ASKING) as proxy:
+        yield proxy
+
+
+async def started(client: Client, prompt: str = ASKS) -> str:
+    return str((await called(client, "start_session", prompt=prompt))["session_id"])
+
+
+async def commands(proxy: Proxy, id: str) -> list[str]:
+    """The states of the commands of a session."""
+    items = await AgentsClient(proxy, KEY).all(f"/sessions/{id}/items")
+    return [item["status"] for item in items if item["type"] == "command_execution"]
+
+
+@BOTH
+@pytest.mark.parametrize(("decision", "status"), [("approve", "completed"), ("deny", "failed")])
+async def test_the_person_is_shown_what_is_asked_and_decides(
+    asking: Proxy, mode: str, decision: str, status: str
+) -> None:
+    person = decides(decision)
+    async with mcp_client(asking, KEY, mode=mode, elicitation_callback=person) as client:
+        id = await started(client)
+        ended = await called(client, "wait_session", session_id=id)
+    assert ended["state"] == "finished"
+    assert (await commands(asking, id))[0] == status
+    (shown,) = person.shown
+    assert '"command":"/bin/bash -lc \'rm -rf build\'"' in shown
+    assert "SHA-256: " in shown
+
+
+@BOTH
+async def test_over_stdio_too_the_person_decides(asking: Proxy, mode: str) -> None:
+    person = decides("approve")
+    async with connected(asking.url, "--key", KEY, mode=mode, elicitation_callback=person) as client:
+        id = await started(client)
+        assert (await called(client, "wait_session", session_id=id))["state"] == "finished"
+    assert (await commands(asking, id))[0] == "completed"
+
+
+@BOTH
+async def test_without_forms_the_wait_says_that_a_person_has_to_decide(asking: Proxy, mode: str) -> None:
+    async with mcp_client(asking, KEY, mode=mode) as client:
+        id = await started(client)
+        ended = await called(client, "wait_session", session_id=id)
+        assert ended["state"] == "waits_for_a_person"
+        (question,) = ended["waits_for"]
+        assert "rm -rf build" in question["message"]
+        assert "no tool can" in ended["next"]
+
+
+@BOTH
+@pytest.mark.parametrize("action", ["cancel", "decline"])
+async def test_a_form_that_is_closed_decides_nothing_and_one_that_is_declined_denies(
+    asking: Proxy, mode: str, action: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(questions, "WAIT_SECONDS", 0.5)
+    person = Person(action=action)
+    async with mcp_client(asking, KEY, mode=mode, elicitation_callback=person) as client:
+        id = await started(client)
+        states = [(await called(client, "wait_session", session_id=id))["state"]]
+        if action == "cancel":
+            assert states == ["waits_for_a_person"]
+            assert await commands(asking, id) == []
+        else:
+            while states[-1] != "finished":
+                states.append((await called(client, "wait_session", session_id=id))["state"])
+            assert (await commands(asking, id))[0] == "failed"
+
+
+async def test_a_form_stays_open_while_waits_come_and_go(
+    asking: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    person = decides("approve")
+    person.may_decide.clear()
+    async with mcp_client(asking, KEY, elicitation_callback=person) as client:
+        id = await started(client)
+        monkeypatch.setattr(questions, "WAIT_SECONDS", 0.3)
+        for _ in range(2):
+            assert (await called(client, "wait_session", session_id=id))["state"] == "waits_for_a_person"
+        monkeypatch.undo()
+        person.may_decide.set()
+        assert (await called(client, "wait_session", session_id=id))["state"] == "finished"
+    assert len(person.shown) == 1
+    assert (await commands(asking, id))[0] == "completed"
+
+
+@BOTH
+async def test_a_client_that_is_an_agent_is_asked_nothing(asking: Proxy, mode: str) -> None:
+    person, mark = decides("approve"), {BY_AGENT_HEADER: "1"}
+    async with mcp_client(asking, KEY, mode=mode, headers=mark, elicitation_callback=person) as client:
+        id = await started(client)
+        assert (await called(client, "wait_session", session_id=id))["state"] == "waits_for_a_person"
+    assert person.shown == []
+
+
+async def test_a_key_that_may_not_approve_is_asked_nothing(tmp_path: Path) -> None:
+    keys = with_keys(tmp_path, "one may_approve=true", "two")
+    person = decides("approve")
+    async with (
+        fake_proxy(tmp_path, **{**ASKING, "api_key": None, **keys}) as proxy,
+        mcp_client(proxy, "two", elicitation_callback=person) as client,
+    ):
+        await called(client, "wait_session", session_id=await started(client))
+    assert person.shown == []
+
+
+@BOTH
+async def test_another_question_than_the_one_that_was_shown_is_not_answered(
+    asking: Proxy, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(questions, "WAIT_SECONDS", 0.5)
+    monkeypatch.setattr(Ask, "digest", property(lambda _: next(digests)))
+    digests = iter([f"{number:064x}" for number in range(1000)])
+    person = decides("approve")
+    async with mcp_client(asking, KEY, mode=mode, elicitation_callback=person) as client:
+        id = await started(client)
+        await client.call_tool("wait_session", {"session_id": id})
+        assert person.shown
+        assert await commands(asking, id) == []
+
+
+def test_a_form_has_the_exact_text_and_one_that_is_too_long_is_none() -> None:
+    session = Session(
+        id="s", created_at=0, last_active_at=0, agent_id="a", agent=AgentSettings(model="m"), environment={}
+    )
+    ask = Ask("r", "a", "t", "agent", "run_command", {"command": "echo \u202e\x1b[1m"}, "m")
+    text = questions.text_of(session, ask)
+    assert '{"command":"echo \\u202e\\u001b[1m"}' in text
+    assert ask.digest in text
+    long = Ask("r", "a", "t", "agent", "run_command", {"command": "x" * questions.MAX_SHOWN}, "m")
+    assert questions.text_of(session, long) == ""
