@@ -35,6 +35,7 @@ NAMES = {
     "langchain-js",
     *("openai-python", "openai-agents-api", "openai-node", "ai-sdk", "codex", "litellm", "pydantic-ai"),
     *("opencode", "qwen-code", "copilot-cli", "pi"),
+    *("claude-code-mcp", "codex-mcp", "mcp-json"),
     *(
         "claude-code",
         "agent-sdk",
@@ -48,6 +49,7 @@ NAMES = {
 SAYS = "Hello from the deterministic fake agent."
 
 ANTHROPIC_CLIENTS = (
+    *("claude-code-mcp", "codex-mcp", "mcp-json"),
     "claude-code",
     "agent-sdk",
     "anthropic-python",
@@ -56,7 +58,7 @@ ANTHROPIC_CLIENTS = (
     "cline-anthropic",
     "zed-anthropic",
 )
-"""The clients that add `/v1` to the address themselves."""
+"""The clients that get the address without `/v1`."""
 
 
 def name_of(client: Any) -> str:
@@ -77,9 +79,9 @@ def test_printed_settings_have_the_users_own_values_and_no_others(client: Client
     assert "http://10.0.0.9:1234" in told
     assert ("http://10.0.0.9:1234/v1" in told) == (client.name not in ANTHROPIC_CLIENTS)
     assert "my-model" in told or client.name in (
-        "open-webui",
-        "cline-anthropic",
-    )  # which have lists of their own
+        *("open-webui", "cline-anthropic"),  # which have lists of their own
+        *("claude-code-mcp", "codex-mcp", "mcp-json"),  # which have other models
+    )
     assert "my-key" in told
     assert "{{" not in told
     assert "127.0.0.1" not in told

@@ -10,6 +10,9 @@ import click
 
 from codex_proxy.process.launch import AGENT_MARK
 
+KEY_VARIABLE = "CODEX_PROXY_KEY"
+"""The variable with the key for `--base-url`: the key of the settings goes to the server of the settings alone."""
+
 
 def commands(_say: Callable[..., None], settings_option: Callable[..., Any]) -> list[click.Command]:
     """Returns the command."""
@@ -17,7 +20,10 @@ def commands(_say: Callable[..., None], settings_option: Callable[..., Any]) -> 
     @click.command(short_help="Let an MCP client start agents of the running server, over stdin and stdout.")
     @click.option("--base-url", metavar="URL", help="Address of the server (default: that of the settings).")
     @click.option(
-        "--key", metavar="KEY", help="API key to send (default: that of the settings, PROXY_API_KEY)."
+        "--key",
+        metavar="KEY",
+        envvar=KEY_VARIABLE,
+        help=f"API key to send, also in {KEY_VARIABLE} (default: that of the settings, PROXY_API_KEY).",
     )
     @click.option("--by-agent", envvar=AGENT_MARK, is_flag=True, hidden=True)
     @settings_option
@@ -36,7 +42,7 @@ def commands(_say: Callable[..., None], settings_option: Callable[..., Any]) -> 
             )
         from codex_proxy.parts.mcp_server.stdio import run
 
-        if key is None and base_url is None:  # the key of the settings is for no other server
+        if key is None and base_url is None:
             key = settings.default_key
         url = (base_url or settings.server_url).rstrip("/").removesuffix("/v1")
         run(f"{url}/mcp", key, by_agent=by_agent)

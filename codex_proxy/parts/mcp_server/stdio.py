@@ -145,7 +145,7 @@ class Forwarder:
         if reply.status_code == 401:
             return (
                 f"The server at {root} requires an API key. The user can give it to `codex-proxy mcp` in the variable "
-                "PROXY_API_KEY."
+                "CODEX_PROXY_KEY."
             )
         return f"The server at {root} did not answer this call ({error}). Try again."
 

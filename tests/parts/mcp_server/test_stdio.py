@@ -72,8 +72,8 @@ async def test_without_a_server_the_tools_are_listed_and_a_call_says_what_to_do(
 async def test_a_missing_key_is_named_and_a_given_one_is_used(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, **FAKE, **with_keys(tmp_path, "one")) as proxy:
         async with connected(proxy.url) as client:
-            assert "PROXY_API_KEY" in await refused(client, "list_agents")
-        async with connected(proxy.url, "--key", "one") as client:
+            assert "CODEX_PROXY_KEY" in await refused(client, "list_agents")
+        async with connected(proxy.url, environment={"CODEX_PROXY_KEY": "one"}) as client:
             assert (await called(client, "list_agents"))["default"] == "fake"
 
 
