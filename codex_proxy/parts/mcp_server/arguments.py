@@ -92,3 +92,5 @@ TOOLS: Final[dict[str, type[ToolArguments]]] = {
 }
 READ_ONLY: Final = frozenset({"wait_session", "read_session", "list_sessions", "list_agents"})
 """The tools that change nothing."""
+STARTING: Final = frozenset({"start_session", "continue_session"})
+"""The tools that let an agent work, whose commands may reach other machines: clients ask their person before."""

@@ -27,7 +27,7 @@ from codex_proxy import __version__
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.json_values import encode_json
 from codex_proxy.core.shown_text import excerpt
-from codex_proxy.parts.mcp_server.arguments import READ_ONLY, TOOLS, WaitSession
+from codex_proxy.parts.mcp_server.arguments import READ_ONLY, STARTING, TOOLS, WaitSession
 from codex_proxy.parts.mcp_server.questions import Persons
 from codex_proxy.parts.mcp_server.work import CALLS, Caller, Result
 from codex_proxy.surfaces.requests.options import SANDBOX_HEADER
@@ -76,7 +76,7 @@ def _tool(name: str) -> Tool:
     schema.pop("title", None)
     description = " ".join((schema.pop("description", "")).split())
     annotations = ToolAnnotations(
-        read_only_hint=name in READ_ONLY, destructive_hint=False, open_world_hint=name == "start_session"
+        read_only_hint=name in READ_ONLY, destructive_hint=False, open_world_hint=name in STARTING
     )
     return Tool(name=name, description=description, input_schema=schema, annotations=annotations)
 
