@@ -49,6 +49,7 @@ BETA: Final = {"OpenAI-Beta": "agents=v1"}
 OF_SESSIONS: Final = {
     "POST /agents/sessions": [Ask({**SESSION, "stream": True})],
     "GET /agents/sessions/{id}/events": [Ask({}, runs=0)],
+    "GET /agents/session_events": [Ask({}, runs=0)],
 }
 SHORT_OF_SESSIONS: Final = (
     *("POST /agents", "GET /agents", "GET /agents/{id}", "POST /agents/{id}", "DELETE /agents/{id}"),
@@ -56,7 +57,7 @@ SHORT_OF_SESSIONS: Final = (
     *("DELETE /agents/sessions/{id}", "POST /agents/sessions/{id}/events", "GET /agents/sessions/{id}/items"),
     "POST /agents/sessions/{id}/asks/{request_id}",
     *("GET /agents/session_summaries", "GET /agents/sessions/{id}/summary"),
-    "POST /agents/sessions/{id}/summary",
+    *("POST /agents/sessions/{id}/summary", "POST /agents/sessions/{id}/fork"),
     *("GET /agents/sessions/{id}/turns", "GET /agents/sessions/{id}/turns/{turn_id}"),
     *("GET /agents/sessions/{id}/turns/{turn_id}/items", "GET /agents/sessions/{id}/subagents"),
     *(

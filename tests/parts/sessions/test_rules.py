@@ -27,6 +27,14 @@ def test_a_command_is_the_same_to_the_byte_and_in_the_same_folder() -> None:
         assert rule("command", command=other[0], cwd=other[1]) != make
 
 
+def test_what_a_sentence_has_no_room_for_counts_too() -> None:
+    long = "x" * 1000
+    one, other = (rule("command", command=long + end, cwd=f"/{long}") for end in "ab")
+    assert one != other
+    elsewhere = rule("command", command=f"{long}a", cwd=f"/{long}/a")
+    assert elsewhere != one
+
+
 def test_a_command_without_a_folder_has_no_rule() -> None:
     assert rule("command", command="make") is None
 
