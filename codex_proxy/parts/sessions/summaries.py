@@ -105,7 +105,7 @@ def summary_object(session: Session, turn: SessionTurn | None, viewer: Viewer) -
     """Returns a session in short. `turn`: the one that goes on, if any."""
     client, hosted = viewer.client, session.environment["type"] != "none"
     toolset = session.agent.toolset
-    asks = client.approvals == "ask" if toolset is None else toolset.asks
+    asks = client.approvals == "ask" and client.has_approver if toolset is None else toolset.asks
     return {
         "object": "agent.session.summary",
         "id": session.id,

@@ -172,6 +172,8 @@ async def test_a_rule_outlives_a_restart_and_not_the_right_of_its_key(tmp_path: 
         assert [status for _, status, _ in commands(told)] == ["failed"]
         refused = await answer(client, id, ask, "approve", for_session=True)
         assert (refused.status, refused.error["type"]) == (403, "forbidden")
+        summary = (await client.ask("GET", f"/sessions/{id}/summary")).body
+        assert (summary["approvals"], summary["may_approve"]) == ("decline", False)
 
 
 async def test_a_key_without_the_right_cannot_answer_what_another_is_asked(tmp_path: Path) -> None:
