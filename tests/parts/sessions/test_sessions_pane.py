@@ -19,6 +19,7 @@ from tests.page.conftest import browser, open_page, page_server
 from tests.page.test_copied import CLIPBOARD, output_of
 from tests.parts.sessions.approving import ASKING, KEY
 from tests.parts.sessions.driving import CANCEL, AgentsClient, message
+from tests.parts.sessions.test_subagents import enabled
 from tests.waiting import PATIENCE
 
 __all__ = ["browser"]
@@ -283,6 +284,20 @@ async def test_leaving_the_pane_ends_nothing(browser: Browser, tmp_path: Path) -
         assert proxy.server.runs.running == 1
         await page.get_by_role("button", name="Stop").click()
         await ended(page, "cancelled")
+
+
+async def test_a_subagent_opens_as_a_conversation_within_the_other(browser: Browser, tmp_path: Path) -> None:
+    async with page_server(tmp_path, fake_dialect="app-server") as proxy:
+        client = AgentsClient(proxy)
+        id = (await client.post("/sessions", enabled(tmp_path)))["id"]
+        await client.turn(id, message("[[fake:subagent args='[[fake:text say=Nested.]]']]"))
+        async with open_page(browser, proxy, f"sessions/{id}") as page:
+            await page.get_by_role("button", name="Open subagent").first.click()
+            await expect(
+                page.locator(".subagent .entry").get_by_text("Nested.", exact=True).first
+            ).to_be_visible()
+            await page.get_by_role("button", name="Open subagent").first.click()
+            await expect(page.locator(".subagent")).to_have_count(0)
 
 
 async def test_the_copied_code_makes_such_a_session(browser: Browser, tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ async def test_ten_thousand_items_are_loaded_and_found(browser: Browser, tmp_pat
             await expect(page.locator(".entry")).to_have_count(ITEMS + 2, timeout=PATIENCE * 1000)
             assert await longest_gap(page) < LONGEST_LOADING
             await expect(page.get_by_text(f"Message {ITEMS - 1}.")).to_be_in_viewport()
-            await longest_gap(page)  # Playwright itself looks at all of it
+            await page.evaluate("window.gaps.length = 0")  # Playwright itself looks at all of it
             await page.evaluate(SCROLL)
             assert await longest_gap(page) < LONGEST_LOADING
             await expect(page.locator(".entry").get_by_text("The beginning.")).to_be_in_viewport()
