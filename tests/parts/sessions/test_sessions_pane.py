@@ -300,6 +300,29 @@ async def test_a_subagent_opens_as_a_conversation_within_the_other(browser: Brow
             await expect(page.locator(".subagent")).to_have_count(0)
 
 
+async def test_a_stored_response_is_continued_as_a_session(browser: Browser, tmp_path: Path) -> None:
+    async with page_server(tmp_path) as proxy, open_page(browser, proxy, "stored") as page:
+        answer = await proxy.send("POST", "/v1/responses", {"model": "codex-5", "input": "Remember me."})
+        await page.goto(f"{proxy.url}/#stored/{answer.body['id']}")
+        await page.get_by_role("button", name="Continue").click()
+        await expect(page).to_have_url(re.compile("#sessions/sess_"))
+        await expect(page.locator(".entry").get_by_text("Remember me.")).to_be_visible()
+        await say(page, "Go on.")
+        await expect(page.locator(".entry").get_by_text("Go on.")).to_be_visible()
+        await ended(page)
+
+
+async def test_the_plan_of_the_agent_is_shown_with_its_steps(browser: Browser, tmp_path: Path) -> None:
+    async with (
+        page_server(tmp_path, fake_dialect="app-server") as proxy,
+        open_page(browser, proxy) as page,
+    ):
+        await say(page, "[[fake:activity]]")
+        await ended(page)
+        await expect(page.get_by_text("Plan: 1 of 3 steps")).to_be_visible()
+        await expect(page.locator(".plan li")).to_have_text(["✓ look", "▸ change", "○ check"])
+
+
 async def test_the_copied_code_makes_such_a_session(browser: Browser, tmp_path: Path) -> None:
     async with page_server(tmp_path) as proxy, open_page(browser, proxy, permissions=CLIPBOARD) as page:
         await begin(page, 'Say "it\'s".')
