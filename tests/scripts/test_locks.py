@@ -55,8 +55,8 @@ def test_the_locks_contain_each_other(smaller: str, larger: str) -> None:
     assert pins(smaller).items() <= pins(larger).items()
 
 
-def test_a_first_run_of_the_tests_installs_half_of_what_all_of_them_need() -> None:
-    assert len(pins("test")) * 2 <= len(pins("dev"))
+def test_a_first_run_of_the_tests_installs_far_less_than_all_of_them_need() -> None:
+    assert len(pins("test")) * 5 <= len(pins("dev")) * 3
 
 
 def test_the_packages_that_tests_may_lack_are_in_no_smaller_lock() -> None:

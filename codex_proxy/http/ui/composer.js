@@ -26,9 +26,12 @@ const chosen = { model: "", mode: "", folder: "", sandbox: "" };
 
 // --- what is sent ----------------------------------------------------------------------------------
 
+/** A comment on a line of a change; not every agent tells the line's number. */
+const remarkOf = ({ path, line, text }) => `${path}${line ? `:${line}` : ""}: ${text}`;
+
 /** The parts of a message: comments on lines, the text, then files. */
 function contentOf({ text, files, comments }) {
-  const remarks = comments.map(({ path, line, text: said }) => `${path}:${line}: ${said}`).join("\n");
+  const remarks = comments.map(remarkOf).join("\n");
   const words = [remarks && `Comments on the changes:\n${remarks}`, text.trim()].filter(Boolean).join("\n\n");
   return [
     ...(words ? [{ type: "input_text", text: words }] : []),
@@ -101,7 +104,7 @@ export function composer({ choices, models, stop, sent, changed }) {
       h("button", { type: "button", "aria-label": `Remove ${shown(words, 60)}`, onclick: () => { remove(); draw(); text.focus(); } }, "✕"));
     attached.replaceChildren(
       ...(draft.edits ? [line("Sent again in a copy of this session, from before the message", () => (draft.edits = ""))] : []),
-      ...draft.comments.map((each) => line(`${each.path}:${each.line}: ${each.text}`, () => draft.comments.splice(draft.comments.indexOf(each), 1))),
+      ...draft.comments.map((each) => line(remarkOf(each), () => draft.comments.splice(draft.comments.indexOf(each), 1))),
       ...draft.files.map((each) => line(each.name, () => draft.files.splice(draft.files.indexOf(each), 1))));
     attached.hidden = !attached.children.length;
     state();
