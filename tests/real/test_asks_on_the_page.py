@@ -12,6 +12,7 @@ from playwright.async_api import Page, expect
 from codex_proxy.app.server import make_server
 from codex_proxy.commands.serve import page_of
 from codex_proxy.settings.fields import Settings
+from tests.page.cards import press
 from tests.page.conftest import chromium
 from tests.real import claude_proxy
 from tests.real.anthropic_model import anthropic_model, script
@@ -55,10 +56,7 @@ async def say_on(page: Page, text: str) -> None:
 async def answer(page: Page, button: str) -> None:
     """Presses a button of the card, as soon as it takes a press. Returns when the question is no longer open."""
     card = page.get_by_role("region", name="Question of the agent")
-    pressed = card.get_by_role("button", name=button, exact=True)
-    await pressed.scroll_into_view_if_needed()
-    await expect(pressed).to_have_attribute("aria-disabled", "false")
-    await pressed.click()
+    await press(card, button)
     await expect(card).to_have_count(0)
 
 

@@ -15,6 +15,7 @@ from playwright.async_api import Browser, FilePayload, Locator, Page, expect
 
 from tests.access.keyed import key_of, keyed_proxy
 from tests.http.serving import until
+from tests.page.cards import press
 from tests.page.conftest import browser, open_page, page_server
 from tests.page.test_copied import CLIPBOARD, output_of
 from tests.parts.sessions.approving import ASKING, KEY
@@ -421,16 +422,6 @@ async def test_a_key_in_the_address_is_used_and_removed(browser: Browser, tmp_pa
         assert key_of("b") not in page.url
 
 
-async def press(button: Locator) -> None:
-    """Presses a button of a card when the card has been in its place for long enough."""
-    await button.scroll_into_view_if_needed()
-    await button.evaluate(
-        "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
-    )
-    await expect(button).to_have_attribute("aria-disabled", "false")
-    await button.click()
-
-
 async def test_a_question_of_the_agent_is_answered_on_its_card(browser: Browser, tmp_path: Path) -> None:
     async with (
         page_server(tmp_path, **ASKING) as proxy,
@@ -441,9 +432,9 @@ async def test_a_question_of_the_agent_is_answered_on_its_card(browser: Browser,
         await expect(cards).to_have_count(2)
         await expect(entry(page, "fake:approvals")).to_contain_text("waits for you")
         await expect(page.get_by_text("[[fake:approvals]] asks: ")).to_have_attribute("aria-live", "polite")
-        await press(cards.first.get_by_role("button", name="Allow once"))
+        await press(cards.first, "Allow once")
         await expect(cards).to_have_count(1)
-        await press(cards.last.get_by_role("button", name="Decline"))
+        await press(cards.last, "Decline")
         await ended(page)
         await expect(cards).to_have_count(0)
 
