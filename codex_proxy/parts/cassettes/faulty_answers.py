@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
 from collections import OrderedDict
@@ -111,7 +112,7 @@ class _SpoiledWriter:
         await self._sending
 
     async def _send(self) -> None:
-        while (act := await self._acts.get()) is not None:
+        while (act := await self._next()) is not None:
             if self._is_over:
                 continue
             if isinstance(act, Pause):
@@ -124,13 +125,25 @@ class _SpoiledWriter:
         if not self._is_over:
             await self._write_eof()
 
+    async def _next(self) -> Act | None:
+        """Returns what is next; None at the end of the answer, or when the client has left before."""
+        while not self._client_has_left():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):  # aiohttp calls nobody when a client leaves
+                    return await self._acts.get()
+        self._is_over = True
+        return None
+
     async def _pause(self, seconds: float) -> None:
         """Returns after so many seconds, or when the client has left."""
-        loop, transport = asyncio.get_running_loop(), self._request.transport
+        loop = asyncio.get_running_loop()
         until = loop.time() + seconds
-        # Looks now and then, for aiohttp calls nobody when a client leaves.
-        while transport is not None and not transport.is_closing() and loop.time() < until:  # noqa: ASYNC110
+        while not self._client_has_left() and loop.time() < until:  # noqa: ASYNC110
             await asyncio.sleep(min(until - loop.time(), LOOK_SECONDS))
+
+    def _client_has_left(self) -> bool:
+        transport = self._request.transport
+        return transport is None or transport.is_closing()
 
     async def _end(self, how: str) -> None:
         transport = self._request.transport

@@ -118,6 +118,7 @@ async def test_a_stall_lasts_until_the_client_leaves(proxy: Proxy) -> None:
         more.cancel()
         answer.close()
     await proxy.settled()
+    await eventually(lambda: not any("_SpoiledWriter" in repr(task) for task in asyncio.all_tasks()))
 
 
 async def test_a_stall_of_some_time_and_slow_events_lose_nothing(proxy: Proxy) -> None:
