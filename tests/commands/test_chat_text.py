@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import unicodedata
 from typing import Any
 
@@ -72,6 +73,47 @@ def test_a_question_shows_every_character(text: str) -> None:
         "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in line)
         for line in text.split("\n")
     )
+
+
+CHANGE = {"path": "README", "kind": "add", "diff": "+hi\n"}
+
+
+def test_the_changes_of_a_patch_are_shown_as_a_diff() -> None:
+    arguments = {"changes": [CHANGE, CHANGE | {"kind": None, "moved_to": "README.md"}], "reason": None}
+    shown = ask_lines({"name": "apply_patch", "server_label": "agent", "arguments": arguments})
+    assert [line.plain for line in shown] == [
+        "The agent asks: apply_patch",
+        *("  add README", "  +hi"),
+        *("  update README", "  moved to README.md", "  +hi"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("server", "name"), [("agent", "apply_patch"), ("agent", "other"), ("disk", "apply_patch")]
+)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        5,
+        "x",
+        ["x"],
+        [{"file": 1}],
+        {"path": "x"},
+        [CHANGE | {"command": "rm"}],
+        [CHANGE | {"path": 1}],
+        [CHANGE, None],
+    ],
+)
+def test_changes_that_are_none_are_shown_whole(server: str, name: str, changes: Any) -> None:
+    ask = {"name": name, "server_label": server, "arguments": {"changes": changes}}
+    first, *others = (line.plain for line in list(ask_lines(ask))[1:])
+    text = "\n".join([first.removeprefix("  changes: "), *(line.removeprefix("    ") for line in others)])
+    assert (text if isinstance(changes, str) else json.loads(text)) == changes
+
+
+def test_a_tool_of_a_server_has_its_changes_shown_as_it_has_them() -> None:
+    ask = {"name": "apply_patch", "server_label": "disk", "arguments": {"changes": [CHANGE]}}
+    assert '  "path": "README"' in "\n".join(line.plain for line in ask_lines(ask))
 
 
 @given(st.lists(st.sampled_from(["a", " b", "\n", "\n\n", "```", "~~~", "- c", "1. d", "    e", "> f"])))

@@ -129,6 +129,8 @@ class Terminal(Listener):
                 await work
             except UserError as error:
                 self.fail(str(error))
+            except Exception as error:  # noqa: BLE001 - nobody awaits the task: it would end without a word
+                self.fail(f"This is a fault of codex-proxy: {error!r}. Leave, and go on with --resume.")
 
         task = asyncio.create_task(run())
         self._tasks.add(task)

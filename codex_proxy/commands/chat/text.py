@@ -200,7 +200,8 @@ def ask_lines(ask: dict[str, Any]) -> Iterator[Text]:
     fields = dict(arguments) if isinstance(arguments, dict) else {"arguments": arguments}
     label = "" if ask["server_label"] == "agent" else f" of the MCP server {ask['server_label']}"
     yield from exact(name + label, "bold yellow", "The agent asks: ")
-    for change in fields.pop("changes", None) or ():
+    is_patch = ask["server_label"] == "agent" and name == "apply_patch"
+    for change in fields.pop("changes") if is_patch and _are_changes(fields.get("changes")) else ():
         kind = change.get("kind") or "update"
         yield from exact(f"{kind} {change['path']}", "bold", "  ")
         if change.get("moved_to"):
@@ -213,6 +214,19 @@ def ask_lines(ask: dict[str, Any]) -> Iterator[Text]:
             yield from exact(first, "bold", f"  {field}: ")
             for each in others:
                 yield from exact(each, "bold", "    ")
+
+
+_CHANGE_FIELDS: Final = {"path": str, "kind": str | None, "diff": str, "moved_to": str | None}
+
+
+def _are_changes(value: Any) -> bool:
+    """Tells whether a value is changes of files with nothing else in them, which would not be shown."""
+    return isinstance(value, list) and all(
+        isinstance(each, dict)
+        and each.keys() <= _CHANGE_FIELDS.keys()
+        and all(isinstance(each.get(name), kind) for name, kind in _CHANGE_FIELDS.items())
+        for each in value
+    )
 
 
 def _json(value: Any) -> str:
