@@ -144,6 +144,7 @@ async def test_a_command_runs_only_when_a_key_allows_it(tmp_path: Path) -> None:
             await chat.shows("rm -rf build")
             [summary] = await summaries(proxy, KEY)
             assert [ask["name"] for ask in summary["asks"]] == ["run_command"]
+            chat.press("\x15")  # clears the line
             await chat.press_until("a", lambda: b"Allowed once." in chat.shown)
             await chat.shows("Thank you.")
         done = [

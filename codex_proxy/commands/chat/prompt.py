@@ -24,8 +24,8 @@ if TYPE_CHECKING:  # the package is loaded when a terminal is there
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 QUIET_SECONDS: Final = 0.5
-"""A key answers a question only if the question has been there, and no other key was pressed, for that long: what was
-typed before, or goes on being typed, is none."""
+"""A key answers a question only on an empty line, and if the question has been there, keys have been read, and no other
+was pressed, for that long: what was typed before, or goes on being typed, is none."""
 PRINT_SECONDS: Final = 0.02
 """What comes within that time is printed at once."""
 MAX_LIVE_ROWS: Final = 16
@@ -108,7 +108,9 @@ class Prompt:
 
     async def read(self, draft: str = "") -> str:
         """Returns what the user has typed. Raises `EOFError` when the user leaves."""
-        typed: str = await self._session.prompt_async(default=draft, handle_sigint=False)
+        typed: str = await self._session.prompt_async(
+            default=draft, handle_sigint=False, pre_run=self._begin_reading
+        )
         return typed
 
     async def read_line(self, label: str, *, hidden: bool = False) -> str:
@@ -147,6 +149,10 @@ class Prompt:
         """Removes what is typed."""
         self._session.default_buffer.reset()
 
+    def _begin_reading(self) -> None:
+        """Has what was typed while nothing was read, and comes now, be typed now."""
+        self._last_key = time.monotonic()
+
     def _before_key(self, _: Any) -> None:
         now = time.monotonic()
         self._quiet = now - max(self._last_key, self._asked_at) >= QUIET_SECONDS
@@ -158,8 +164,8 @@ class Prompt:
         from prompt_toolkit.keys import Keys
 
         bindings = KeyBindings()
-        answers = Condition(lambda: self._quiet and bool(self._asking()[1]))
         empty = Condition(lambda: not self._session.default_buffer.text)
+        answers = Condition(lambda: self._quiet and bool(self._asking()[1])) & empty
         bindings.add("enter", filter=~answers)(_send)
         for keys in (("escape", "enter"), ("escape", "c-j")):
             bindings.add(*keys)(lambda event: event.current_buffer.insert_text("\n"))
@@ -181,7 +187,9 @@ class Prompt:
         width, rows = max(size.columns - 1, 10), max(min(size.rows // 2, MAX_LIVE_ROWS), 1)
         lines = [(style, row) for style, line in self._live() for row in chop_cells(line, width) or [""]]
         shown: StyleAndTextTuples = [(style, f"{row}\n") for style, row in lines[-rows:]]
-        asked, _ = self._asking()
+        asked, keys = self._asking()
+        if keys and self._session.default_buffer.text:
+            asked = f"clear the line (Ctrl-U) to answer:\n{asked}"
         if asked:
             rows_asked = [row for line in asked.split("\n") for row in chop_cells(line, width)]
             shown += [("ansiyellow bold", f"{row}\n") for row in rows_asked]
