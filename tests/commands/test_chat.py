@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from pathlib import Path
@@ -196,6 +197,27 @@ async def test_ctrl_c_stops_the_turn_and_is_told_by_the_exit_status(tmp_path: Pa
             process.send_signal(signal.SIGINT)
             assert await process.wait() == 130
         await eventually(lambda: proxy.server.runs.running == 0)
+
+
+@sessions
+@pytest.mark.parametrize("message", ["[[fake:count n=5]]", "[[fake:activity]]", "[[fake:auth_401]]"])
+async def test_chat_ends_where_nobody_reads_the_answer(tmp_path: Path, message: str) -> None:
+    unread, output = os.pipe()
+    os.close(unread)
+    async with fake_proxy(tmp_path, fake_dialect="app-server") as proxy:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "codex_proxy", "chat", "--base-url", f"{proxy.url}/v1", message),
+            stdout=output,
+            stderr=asyncio.subprocess.PIPE,
+            stdin=asyncio.subprocess.DEVNULL,
+            cwd=tmp_path,
+            env=environment(tmp_path),
+        )
+        os.close(output)
+        async with asyncio.timeout(PATIENCE):
+            _, told = await process.communicate()
+        assert process.returncode == 1
+        assert all(line.startswith(b"codex-proxy: ") for line in told.splitlines())
 
 
 @sessions

@@ -36,7 +36,7 @@ class PlainChat(Listener):
         self._tasks = set[asyncio.Task[None]]()
 
     async def run(self, message: str, resume: str | None) -> int:
-        """Returns the exit status. Raises `UserError`."""
+        """Returns the exit status. Raises `UserError`, and `OSError` where nobody reads what is written."""
         loop = asyncio.get_running_loop()
         connected: asyncio.Future[None] = loop.create_future()
         self._do(self._conversation.follow(connected))
@@ -55,10 +55,13 @@ class PlainChat(Listener):
     def _do(self, work: Any) -> None:
         async def run() -> None:
             try:
-                await work
-            except UserError as error:
-                self._end(1)
-                self._tell(str(error))
+                try:
+                    await work
+                except UserError as error:
+                    self._end(1)
+                    self._tell(str(error))
+            except Exception as error:  # noqa: BLE001 - raised where the status is awaited
+                self._fail(error)
 
         task = asyncio.create_task(run())
         self._tasks.add(task)
@@ -73,8 +76,15 @@ class PlainChat(Listener):
 
     def _end(self, status: int) -> None:
         if not self._status.done():
-            self._end_line()
-            self._status.set_result(status)
+            try:
+                self._end_line()
+                self._status.set_result(status)
+            except OSError as error:
+                self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        if not self._status.done():
+            self._status.set_exception(error)
 
     # --- what the server tells --------------------------------------------------------------------
 
