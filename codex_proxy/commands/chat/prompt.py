@@ -9,19 +9,21 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from prompt_toolkit import PromptSession
+from prompt_toolkit.application import get_app_or_none
+from prompt_toolkit.completion import WordCompleter
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.formatted_text import StyleAndTextTuples
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.keys import Keys
 from rich.cells import chop_cells
 from rich.console import Console, RenderableType
 
 from codex_proxy.commands.chat.view import LiveLine
 from codex_proxy.files.private import create, make_folder
-
-if TYPE_CHECKING:  # the package is loaded when a terminal is there
-    from prompt_toolkit import PromptSession
-    from prompt_toolkit.formatted_text import StyleAndTextTuples
-    from prompt_toolkit.history import History
-    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 QUIET_SECONDS: Final = 0.5
 """A key answers a question only on an empty line, and if the question has been there, keys have been read, and no other
@@ -48,8 +50,6 @@ class Screen:
         """Prints what waits. The terminal stays in the mode in which keys are read: in another one the Enter that is
         pressed meanwhile would be another key.
         """
-        from prompt_toolkit.application import get_app_or_none
-
         waiting, self._waiting = self._waiting, []
         app = get_app_or_none() if waiting else None
         if app is not None and (not app.is_running or app.is_done):
@@ -82,9 +82,6 @@ class Prompt:
         on_key: Callable[[str], None],
         on_interrupt: Callable[[], None],
     ) -> None:
-        from prompt_toolkit import PromptSession
-        from prompt_toolkit.completion import WordCompleter
-
         self._live = live
         self._asking = asking
         self._on_key = on_key
@@ -115,8 +112,6 @@ class Prompt:
 
     async def read_line(self, label: str, *, hidden: bool = False) -> str:
         """Returns one line that answers a question of this program. `hidden`: it is not shown. Raises `EOFError`."""
-        from prompt_toolkit import PromptSession
-
         other: PromptSession[str] = PromptSession(label, is_password=hidden, erase_when_done=hidden)
         try:
             typed: str = await other.prompt_async(handle_sigint=False)
@@ -159,10 +154,6 @@ class Prompt:
         self._last_key = now
 
     def _bindings(self) -> KeyBindings:
-        from prompt_toolkit.filters import Condition
-        from prompt_toolkit.key_binding import KeyBindings
-        from prompt_toolkit.keys import Keys
-
         bindings = KeyBindings()
         empty = Condition(lambda: not self._session.default_buffer.text)
         answers = Condition(lambda: self._quiet and bool(self._asking()[1])) & empty
@@ -209,8 +200,6 @@ def history_in(folder: Path) -> History:
     """Returns the lines that were typed before, which are kept in a file of this folder that only its owner can read;
     in memory if there cannot be one.
     """
-    from prompt_toolkit.history import FileHistory, InMemoryHistory
-
     file = folder / "chat-history"
     try:
         make_folder(folder)

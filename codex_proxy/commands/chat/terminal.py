@@ -6,8 +6,9 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from prompt_toolkit.history import History
 from rich.console import Console
 from rich.text import Text
 
@@ -19,9 +20,6 @@ from codex_proxy.commands.chat.text import Safe, ask_lines
 from codex_proxy.commands.chat.view import LiveLine, Transcript
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.shown_text import escape, escape_lines, one_line
-
-if TYPE_CHECKING:
-    from prompt_toolkit.history import History
 
 LEAVE_SECONDS: Final = 2.0
 """Seconds within which a second Ctrl-C leaves."""
