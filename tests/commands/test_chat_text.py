@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
+from rich.text import Text
 
 from codex_proxy.commands.chat.text import Blocks, Safe, ask_lines, folded, markdown
 from codex_proxy.commands.chat.view import Transcript
@@ -35,7 +36,7 @@ def transcript_of(*events: dict[str, Any]) -> str:
     transcript = Transcript(shown.append)
     for event in events:
         transcript.on_event(event)
-    return rendered(*shown, *(line for _, line in transcript.live()))
+    return rendered(*shown, *(Text(line) for _, line in transcript.live()))
 
 
 def item_event(kind: str, **fields: Any) -> dict[str, Any]:
