@@ -11,6 +11,8 @@ const FRAME_MS = 8; // the time of a frame that events may take
 const MOST_WAITING = 20_000; // events that wait for a frame, before the items are read instead
 const NEAR_END = 48; // pixels
 const SUBAGENT_MS = 2000;
+const RETRY_MS = 2000;
+const FINAL = new Set([400, 401, 403, 404]); // to ask again would not change the answer
 
 /** What an item looked like before its beginning was missed, by the type of its first event that came. */
 const UNKNOWN = {
@@ -33,6 +35,7 @@ export function conversation(id, ready, actions) {
   const turns = new Map(); // by id: {element, body, foot}
   const objects = new Map(); // the API's objects of turns, by id, also of those whose items are not loaded yet
   const views = new Map(); // by the item's id: {view, row, done}
+  const guessed = new Map(); // by id: the items that are stored as cut, and shown as at work since their turn goes on
   const order = []; // the ids of items, as they are stored
   const list = h("div", { class: "entries" });
   const asks = h("div", { class: "asks" });
@@ -47,6 +50,7 @@ export function conversation(id, ready, actions) {
   let due = false;
   let loaded = false;
   let again = false; // whether something was missed while the items were read
+  let failed = false; // whether the first reading has
   let stuck = true;
   let lastTop = 0;
 
@@ -77,10 +81,19 @@ export function conversation(id, ready, actions) {
     return made;
   }
 
-  /** Takes an item: a new one is put at the end, or before all others if `above` is where its turn is put. */
-  function add(item, above = null) {
+  /**
+   * Takes an item: a new one is put at the end, or before all others if `above` is where its turn is put. `told`: whether
+   * an event has it. The server stores an item at work as a cut one, as far as it is, when a later one is whole.
+   */
+  function add(item, above = null, told = false) {
     const known = views.get(item.id);
+    if (!told && item.status === "incomplete" && !objects.get(item.turn_id)?.completed_at) {
+      if (known) return;
+      guessed.set(item.id, item);
+      item = { ...item, status: "in_progress" };
+    }
     const done = item.status !== "in_progress";
+    if (done) guessed.delete(item.id);
     if (known?.done && !done) return;
     if (known && done) {
       known.view.update(item);
@@ -108,11 +121,13 @@ export function conversation(id, ready, actions) {
   function setTurn(turn) {
     objects.set(turn.id, turn);
     turns.get(turn.id)?.foot.replaceChildren(...endOf(turn));
+    if (!turn.completed_at) return;
+    for (const item of guessed.values()) if (item.turn_id === turn.id) add(item); // it was cut after all
   }
 
   const kinds = {
-    "agent.session.turn.item.added": ({ item }) => add(item),
-    "agent.session.turn.item.done": ({ item }) => add(item),
+    "agent.session.turn.item.added": ({ item }) => add(item, null, true),
+    "agent.session.turn.item.done": ({ item }) => add(item, null, true),
     error: ({ error }) => error.code === "stream_interrupted" ? resume() : list.append(h("p", { class: "bad", role: "alert" }, shown(error.message, 2000))),
   };
 
@@ -149,14 +164,22 @@ export function conversation(id, ready, actions) {
   // --- what is stored ------------------------------------------------------------------------------
 
   async function load() {
-    await ready;
-    const [page, newest] = await Promise.all([
-      api(`${path}/items?limit=${PAGE}&order=desc`, { signal }), api(`${path}/turns?limit=${PAGE}&order=desc`, { signal })]);
-    for (const item of page.data) add(item, list);
-    for (const turn of newest.data.toReversed()) setTurn(turn);
-    isLoaded();
-    restore();
-    loadEarlier(page, newest);
+    try {
+      await ready;
+      // The turns first: an item that is cut is at work if its turn was when it was read.
+      const newest = await api(`${path}/turns?limit=${PAGE}&order=desc`, { signal });
+      const page = await api(`${path}/items?limit=${PAGE}&order=desc`, { signal });
+      for (const turn of newest.data.toReversed()) setTurn(turn);
+      for (const item of page.data) add(item, list);
+      isLoaded();
+      restore();
+      loadEarlier(page, newest);
+    } catch (error) {
+      if (signal.aborted) return;
+      failed = true;
+      list.replaceChildren(h("p", { class: "bad", role: "alert" }, shown(error.message)));
+      if (!FINAL.has(error.status)) setTimeout(() => failed && !signal.aborted && resume(false), RETRY_MS);
+    }
   }
 
   /** Loads what is before: to the beginning, since the browser's search and screen readers look at what is loaded. */
@@ -187,33 +210,51 @@ export function conversation(id, ready, actions) {
     }
   }
 
-  /** Reads what was missed: the items behind the last one before which everything is whole. */
-  async function resume() {
-    again = !loaded;
-    if (again) return;
-    waiting = [];
-    const open = order.findIndex((each) => !views.get(each).done);
-    let after = order[open < 0 ? order.length - 1 : open - 1];
-    loaded = false;
-    try {
-      for (let more = true; more && !signal.aborted;) {
-        const page = await api(`${path}/items?limit=${PAGE}&order=asc${after ? `&after=${encodeURIComponent(after)}` : ""}`, { signal });
-        for (const item of page.data) add(item);
-        more = page.has_more;
-        after = page.last_id;
-      }
-      const newest = await api(`${path}/turns?limit=${PAGE}&order=desc`, { signal });
-      for (const turn of newest.data.toReversed()) setTurn(turn);
-    } catch (error) {
-      if (!signal.aborted) actions.trouble(error);
+  /**
+   * Reads what was missed: the items behind the last one before which everything is whole. `fresh`: whether what waits
+   * is older than what was missed; else it was told after it, such as the beginning of an open item.
+   */
+  function resume(fresh = true) {
+    if (fresh) waiting = [];
+    if (failed) {
+      failed = false;
+      list.replaceChildren();
+      return load();
     }
-    isLoaded();
+    again = !loaded;
+    if (again) return null;
+    const open = order.findIndex((each) => !views.get(each).done);
+    loaded = false;
+    return readBehind(order[open < 0 ? order.length - 1 : open - 1]);
+  }
+
+  /** Reads the items behind one, until it succeeds: what comes later must not be shown behind a gap. */
+  async function readBehind(after) {
+    for (let tries = 0; !signal.aborted; tries++) {
+      try {
+        const newest = await api(`${path}/turns?limit=${PAGE}&order=desc`, { signal });
+        for (const turn of newest.data.toReversed()) setTurn(turn);
+        for (let more = true; more;) {
+          const page = await api(`${path}/items?limit=${PAGE}&order=asc${after ? `&after=${encodeURIComponent(after)}` : ""}`, { signal });
+          for (const item of page.data) add(item);
+          more = page.has_more;
+          after = page.last_id ?? after;
+        }
+        if (tries) actions.trouble(null);
+        return isLoaded();
+      } catch (error) {
+        if (signal.aborted) return;
+        actions.trouble(error);
+        if (FINAL.has(error.status)) return;
+        await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
+      }
+    }
   }
 
   function isLoaded() {
     loaded = true;
     schedule();
-    if (again) resume();
+    if (again) resume(false);
   }
 
   // --- subagents -----------------------------------------------------------------------------------
@@ -311,7 +352,7 @@ export function conversation(id, ready, actions) {
     talk.scrollTop += asks.getBoundingClientRect().top - talk.getBoundingClientRect().top;
   }
 
-  load().catch((error) => !signal.aborted && list.replaceChildren(h("p", { class: "bad", role: "alert" }, shown(error.message))));
+  load();
 
   return {
     element,

@@ -33,6 +33,7 @@ function tell(messages, seen) {
 function start() {
   if (started) return;
   started = true;
+  state = { ...state, visible: !document.hidden }; // the page may have been loaded in the background
   document.addEventListener("visibilitychange", () => {
     state = { ...state, visible: !document.hidden };
     send({ visible: state.visible });
