@@ -6,20 +6,32 @@ export const NEW = "new"; // in place of an id: the session that is made with th
 const MAX_TEXT_FILE = 256 << 10; // bytes
 const MAX_IMAGE = 10 << 20; // bytes
 
-/** What is written and not sent, by session: {text, files, comments, edits}. Texts outlive a reload of the tab. */
+/**
+ * What is written and not sent, by session: {text, files, comments}; `edits`: the message in whose place it is sent, and
+ * `kept` what had been written before that was edited; `sending`: whether the message before it is on its way. One that
+ * was not taken has `attempt`, for the next try, and `problem`. Texts outlive a reload of the tab.
+ */
 const drafts = new Map();
-const stored = (id) => `codex-proxy-draft ${id}`;
+const stored = (id) => `codex-proxy-words ${id}`;
+const draftWith = (more) => ({ text: "", files: [], comments: [], edits: "", kept: "", sending: false, attempt: null, problem: null, ...more });
 
 function draftOf(id) {
-  if (!drafts.has(id)) drafts.set(id, { text: sessionStorage.getItem(stored(id)) ?? "", files: [], comments: [], edits: "" });
+  if (!drafts.has(id)) drafts.set(id, draftWith(JSON.parse(sessionStorage.getItem(stored(id)) ?? "{}")));
   return drafts.get(id);
 }
 
 function keep(id) {
-  const { text } = draftOf(id);
-  if (text) sessionStorage.setItem(stored(id), text);
+  const { text, edits, kept } = draftOf(id);
+  if (text || edits) sessionStorage.setItem(stored(id), JSON.stringify({ text, edits, kept }));
   else sessionStorage.removeItem(stored(id));
 }
+
+const joined = (...texts) => texts.filter(Boolean).join("\n\n");
+
+/** A draft that was not taken, with what has been added since. */
+const backWith = (draft, added, attempt, problem) => draftWith({
+  text: joined(draft.text, added.text), files: [...draft.files, ...added.files], comments: [...draft.comments, ...added.comments],
+  edits: draft.edits || added.edits, kept: joined(draft.kept, added.kept), attempt, problem });
 
 /** The settings of the next new session, as they were chosen last. */
 const chosen = { model: "", mode: "", folder: "", sandbox: "" };
@@ -32,13 +44,16 @@ const remarkOf = ({ path, line, text }) => `${path}${line ? `:${line}` : ""}: ${
 /** The parts of a message: comments on lines, the text, then files. */
 function contentOf({ text, files, comments }) {
   const remarks = comments.map(remarkOf).join("\n");
-  const words = [remarks && `Comments on the changes:\n${remarks}`, text.trim()].filter(Boolean).join("\n\n");
+  const words = joined(remarks && `Comments on the changes:\n${remarks}`, text.trim());
   return [
     ...(words ? [{ type: "input_text", text: words }] : []),
     ...files.map((file) => file.image ? { type: "input_image", image_url: file.url }
       : { type: "input_text", text: `The file ${file.name}:\n\n${file.text}` }),
   ];
 }
+
+/** A key of which there is no other; not by `randomUUID`, which a browser has with TLS only. */
+const newKey = () => [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 
 const messageOf = (content) => ({ role: "user", content });
 
@@ -49,9 +64,10 @@ export function creation({ model, mode, folder, sandbox }, content) {
   return { body: { agent: { model }, environment, input: [messageOf(content)] }, more };
 }
 
-export async function say(id, content) {
+/** `once`: the same in every try, so that a message whose answer was lost is not taken twice. */
+async function say(id, content, once) {
   await request(`/v1/agents/sessions/${encodeURIComponent(id)}/events`, {
-    headers: BETA, body: { events: [{ type: "agent.session.input.message", input: [messageOf(content)] }] } });
+    headers: { ...BETA, "Idempotency-Key": once }, body: { events: [{ type: "agent.session.input.message", input: [messageOf(content)] }] } });
 }
 
 // --- files -----------------------------------------------------------------------------------------
@@ -85,7 +101,7 @@ export function composer({ choices, models, stop, sent, changed }) {
   let summary = null;
   const facts = new Map(models.map((model) => [model.id, model]));
   const problem = h("div", {});
-  const fail = (error) => problem.replaceChildren(trouble(error));
+  const fail = (error) => problem.replaceChildren(error ? trouble(error) : "");
   const text = h("textarea", { rows: "3", "aria-label": "Message", placeholder: "Ask for something. Enter sends, Shift+Enter begins a line." });
   const attached = h("ul", { class: "attached", "aria-label": "Goes with the message" });
   const send = h("button", { class: "main" }, "Send");
@@ -103,11 +119,18 @@ export function composer({ choices, models, stop, sent, changed }) {
     const line = (words, remove) => h("li", {}, shown(words, 200), " ",
       h("button", { type: "button", "aria-label": `Remove ${shown(words, 60)}`, onclick: () => { remove(); draw(); text.focus(); } }, "✕"));
     attached.replaceChildren(
-      ...(draft.edits ? [line("Sent again in a copy of this session, from before the message", () => (draft.edits = ""))] : []),
+      ...(draft.edits ? [line("Sent again in a copy of this session, from before the message", () => endEdit(draft))] : []),
       ...draft.comments.map((each) => line(remarkOf(each), () => draft.comments.splice(draft.comments.indexOf(each), 1))),
       ...draft.files.map((each) => line(each.name, () => draft.files.splice(draft.files.indexOf(each), 1))));
     attached.hidden = !attached.children.length;
     state();
+  };
+
+  /** Makes an edited message a new one, in place of what had been written before. */
+  const endEdit = (draft) => {
+    Object.assign(draft, { edits: "", kept: "", text: draft.kept || draft.text });
+    text.value = draft.text;
+    keep(id);
   };
 
   const state = () => {
@@ -115,7 +138,8 @@ export function composer({ choices, models, stop, sent, changed }) {
     halt.hidden = !works;
     send.textContent = works && !draftOf(id).edits ? "Steer" : "Send";
     hint.textContent = works ? "The agent works. A message goes into its turn if the agent takes it, else it begins the next one." : "";
-    text.disabled = send.disabled = Boolean(summary?.archived);
+    text.disabled = Boolean(summary?.archived);
+    send.disabled = text.disabled || draftOf(id).sending;
     if (summary?.archived) hint.textContent = "This session is archived: restore it to go on.";
   };
 
@@ -126,31 +150,44 @@ export function composer({ choices, models, stop, sent, changed }) {
     draw();
   }
 
+  /** Sends a draft. Returns the session that has it; `attempt` has what is the same in a next try. */
+  async function deliver(at, draft, content, attempt) {
+    if (at === NEW) {
+      const { body, more } = creation(chosen, content);
+      return (await json("/v1/agents/sessions", { body, headers: { ...BETA, ...more } })).id;
+    }
+    if (draft.edits) attempt.copy ||= await fork(at, draft.edits);
+    await say(attempt.copy || at, content, attempt.once);
+    return attempt.copy || at;
+  }
+
   async function submit() {
     const at = id;
     const draft = draftOf(at);
     const content = contentOf(draft);
     if (!content.length || send.disabled) return;
     problem.replaceChildren();
-    send.disabled = true;
+    const same = JSON.stringify([draft.edits, content]);
+    const attempt = draft.attempt?.same === same ? draft.attempt : { same, copy: "", once: newKey() };
+    drafts.set(at, draftWith({ sending: true })); // what is written from now on is the next message
+    show(at, summary);
     try {
-      let to = at;
-      if (at === NEW) {
-        const { body, more } = creation(chosen, content);
-        to = (await json("/v1/agents/sessions", { body, headers: { ...BETA, ...more } })).id;
-      } else {
-        if (draft.edits) to = await fork(at, draft.edits);
-        await say(to, content);
+      const to = await deliver(at, draft, content, attempt);
+      const next = draftOf(at);
+      next.sending = false;
+      if (to !== at && id === at) { // the page goes there, and what was written meanwhile with it
+        drafts.set(to, next);
+        drafts.set(at, draftWith());
+        keep(to);
       }
-      drafts.delete(at);
-      sessionStorage.removeItem(stored(at));
-      if (id === at) show(at, summary);
-      sent(to);
+      if (draft.kept) draftOf(at).text = joined(draft.kept, draftOf(at).text);
+      if (id === at) sent(to);
     } catch (error) {
-      fail(error);
-    } finally {
-      state();
+      drafts.set(at, backWith(draft, draftOf(at), attempt, error));
+      if (id === at) fail(error);
     }
+    keep(at);
+    show(id, summary);
   }
 
   form.addEventListener("submit", (event) => {
@@ -198,7 +235,7 @@ export function composer({ choices, models, stop, sent, changed }) {
     const model = summary?.model;
     id = newId;
     summary = newSummary;
-    if (other) problem.replaceChildren();
+    if (other) fail(draftOf(id).problem);
     if (text.value !== draftOf(id).text) text.value = draftOf(id).text;
     if (other || model !== summary?.model) drawSettings();
     draw();
@@ -215,7 +252,8 @@ export function composer({ choices, models, stop, sent, changed }) {
     },
     /** Puts a message into the input, to be sent again in a copy of the session from before it. */
     edit(itemId, said) {
-      Object.assign(draftOf(id), { text: said, edits: itemId });
+      const draft = draftOf(id);
+      Object.assign(draft, { text: said, edits: itemId, kept: draft.edits ? draft.kept : draft.text });
       keep(id);
       text.value = said;
       draw();

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import pytest
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Browser, FilePayload, Locator, Page, expect
+from playwright.async_api import Browser, FilePayload, Locator, Page, Route, expect
 
 from tests.access.keyed import key_of, keyed_proxy
 from tests.http.serving import until
@@ -36,7 +36,7 @@ PNG = bytes.fromhex(
 )
 
 
-def item(page: Page, text: str) -> object:
+def item(page: Page, text: str) -> Locator:
     return page.locator(".entry").get_by_text(text)
 
 
@@ -178,6 +178,40 @@ async def test_what_another_program_and_another_tab_do_appears_at_once(
         assert await connections(page) == 1
 
 
+async def test_a_tab_that_is_opened_during_an_answer_shows_its_beginning(
+    browser: Browser, tmp_path: Path
+) -> None:
+    async with page_server(tmp_path) as proxy, open_page(browser, proxy) as page:
+        id = await begin(page, HANGS, "Hello")
+        second = await page.context.new_page()
+        await second.goto(f"{proxy.url}/#sessions/{id}")
+        await expect(second.locator(".entry").get_by_text("Hello", exact=True)).to_be_visible()
+
+
+async def test_an_item_at_work_is_not_shown_as_cut(browser: Browser, tmp_path: Path) -> None:
+    """The server stores it as incomplete when a later one is stored."""
+    async with page_server(tmp_path) as proxy:
+        client = AgentsClient(proxy)
+        id = (await client.new_session(HANGS))["id"]
+
+        async def with_open_item(route: Route) -> None:
+            answer = await (await route.fetch()).json()
+            text = {"type": "output_text", "text": "As far as it is."}
+            first = {**answer["data"][-1], "id": "msg_open", "role": "assistant", "content": [text]}
+            answer["data"].insert(0, {**first, "status": "incomplete"})
+            await route.fulfill(json=answer)
+
+        async with open_page(browser, proxy) as page:
+            await page.route("**/items?*", with_open_item)
+            await page.goto(f"{proxy.url}/#sessions/{id}")
+            shown = page.locator(".entry[data-id=msg_open] .item")
+            await expect(shown).to_contain_text("As far as it is.")
+            await expect(shown).to_have_attribute("aria-busy", "true")
+            await client.send(id, CANCEL)
+            await ended(page, "cancelled")
+            await expect(shown.get_by_text("cut")).to_be_visible()
+
+
 async def connections(page: Page) -> int:
     """How many tabs and workers of the browser have opened the stream themselves: tabs have none."""
     own = 0
@@ -231,6 +265,43 @@ async def test_a_copy_ends_with_the_message_from_which_it_was_made(browser: Brow
         await expect(page).not_to_have_url(re.compile(first))
         await expect(page.locator(".entry").get_by_text(SAYS)).to_have_count(1)
         await expect(page.locator(".entry").get_by_text("Two.")).to_have_count(0)
+
+
+async def test_a_message_is_sent_once_and_what_is_written_meanwhile_is_kept(
+    browser: Browser, tmp_path: Path
+) -> None:
+    async with page_server(tmp_path) as proxy, open_page(browser, proxy) as page:
+        id = await begin(page)
+        await ended(page)
+        held: list[Route] = []
+        await page.route("**/events", lambda route: held.append(route))
+        box = page.get_by_role("textbox", name="Message")
+        await say(page, "Only once.")
+        await until(lambda: len(held) == 1)
+        await page.evaluate(RENAME, id)
+        await expect(page.get_by_role("heading", level=2)).to_have_text("A new summary.")
+        await say(page, "Meanwhile.")
+        await expect(box).to_have_value("Meanwhile.")
+        await held[0].abort()
+        await expect(box).to_have_value("Only once.\n\nMeanwhile.")
+        await expect(page.get_by_role("alert")).to_contain_text("does not answer")
+        await say(page, "Only once.")
+        await until(lambda: len(held) == 2)
+        keys = [each.request.headers["idempotency-key"] for each in held]
+        assert keys[0] == keys[1]
+        await page.get_by_role("link", name="New session").click()
+        await held[1].continue_()
+        await expect(entry(page, "A new summary.")).to_contain_text("idle")
+        await expect(page).to_have_url(re.compile("#sessions/new"))
+        await entry(page, "A new summary.").click()
+        await expect(item(page, "Only once.")).to_have_count(1)
+        await expect(box).to_have_value("")
+
+
+RENAME = """(id) => fetch(`/v1/agents/sessions/${id}/summary`, {
+  method: "POST", headers: { "OpenAI-Beta": "agents=v1", "Content-Type": "application/json" },
+  body: JSON.stringify({ title: "A new summary." }),
+})"""
 
 
 async def test_images_and_texts_go_with_a_message(browser: Browser, tmp_path: Path) -> None:
