@@ -139,6 +139,7 @@ HOSTILE = {
     "titles": '[](a "' * (MEGABYTE // 6),
     "both": "*" * (MEGABYTE // 2) + "a" + "*" * (MEGABYTE // 2),
     "a line": "a" * MEGABYTE,
+    "a long way to an address": "[a](" + " " * 190_000 + "(x",
 }
 
 

@@ -4,7 +4,8 @@ import { h, shown } from "./lib.js";
 const DEEPEST = 12; // emphasis in emphasis: what is deeper gets no element
 const LONGEST_ADDRESS = 2000;
 const SPECIAL = /[\\`*_~[\]<&\n]|!\[|https?:\/\//g;
-const DESTINATION = /\([ \t\n]*(?:<([^<>\n]*)>|((?:[^\s()<>]|\([^\s()<>]*\))*))(?:[ \t\n]+(?:"[^"]*"|'[^']*'))?[ \t\n]*\)/y;
+// The spaces are bounded: a run of them that three parts could take would be tried in every division.
+const DESTINATION = /\([ \t\n]{0,16}(?:<([^<>\n]*)>|((?:[^\s()<>]|\([^\s()<>]*\))*))(?:[ \t\n]{1,16}(?:"[^"]*"|'[^']*'))?[ \t\n]{0,16}\)/y;
 const ADDRESS = /https?:\/\/[^\s<>[\]"`|]+/y;
 const ENTITY = /&(amp|lt|gt|quot|#39);/y;
 const ENTITIES = { amp: "&", lt: "<", gt: ">", quot: '"', "#39": "'" };
