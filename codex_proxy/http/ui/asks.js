@@ -10,7 +10,7 @@ const FINAL = [403, 404, 409]; // answers that another try does not change
  * The card of a question (`request_id`, `name`, `arguments`, `message`, `server_label`, `digest`, `rule`).
  * `answer({decision, digest, for_session, message})` sends the answer; the promise's rejection is told in the card.
  * The event `answered` tells the card that the question is open no longer: it says so if it was answered elsewhere, and
- * removes itself.
+ * removes itself. The event `closed` tells it that it is shown no longer.
  */
 export function askCard(ask, answer) {
   const status = h("p", { role: "status" });
@@ -56,6 +56,7 @@ export function askCard(ask, answer) {
     status.textContent = "This was answered elsewhere, or the turn has ended.";
     return setTimeout(() => card.remove(), 10_000);
   });
+  card.addEventListener("closed", guard.end);
   guard.start();
   return card;
 }
@@ -102,6 +103,7 @@ function guarded(card, buttons) {
   let place = null;
   let early = false; // whether the last press began too early
   let active = false;
+  let ended = false;
   const look = () => {
     const { left, top, width } = card.getBoundingClientRect();
     const moved = !place || Math.abs(place.left - left) > MOVED || Math.abs(place.top - top) > MOVED;
@@ -128,19 +130,24 @@ function guarded(card, buttons) {
     if (event.type === "click") early = false;
   };
   for (const type of ["pointerdown", "keydown", "click"]) card.addEventListener(type, onPress, { capture: true });
-  const onVisible = () => {
-    if (!card.isConnected && place) document.removeEventListener("visibilitychange", onVisible);
-    place = null;
+  const onVisible = () => (place = null);
+  const stop = () => {
+    active = false;
+    document.removeEventListener("visibilitychange", onVisible); // it would keep the card
+    tell(false);
   };
-  document.addEventListener("visibilitychange", onVisible);
   return {
     start() {
+      if (ended) return;
       [active, place] = [true, null];
+      document.addEventListener("visibilitychange", onVisible);
       requestAnimationFrame(follow);
     },
-    stop() {
-      active = false;
-      tell(false);
+    stop,
+    /** Stops for ever. */
+    end() {
+      ended = true;
+      stop();
     },
   };
 }
