@@ -370,13 +370,14 @@ export function conversation(id, ready, actions) {
     },
     /** The id of the newest turn; empty without one. */
     lastTurn: () => list.querySelector(":scope > .turn:last-of-type")?.dataset.id ?? "",
-    /** The id of the item behind this one; empty if it is the last. */
-    next: (item) => order[order.indexOf(item) + 1] ?? "",
+    /** The id of the next item behind this one that is whole; empty if there is none: no copy is made before an open one. */
+    next: (item) => order.slice(order.indexOf(item) + 1).find((each) => views.get(each).done) ?? "",
     /** Ends reading, and remembers the reading position. */
     close() {
       keepPosition();
       stop.abort();
       sizes.disconnect();
+      for (const card of cards.values()) card.dispatchEvent(new Event("closed"));
     },
   };
 }

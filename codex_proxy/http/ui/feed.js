@@ -6,6 +6,9 @@ export const BETA = { "OpenAI-Beta": "agents=v1" };
 /** The session of an event. */
 export const sessionOf = (event) => event.session_id ?? event.session?.id ?? event.subagent?.session_id ?? "";
 
+/** Whether a message is for every tab, whichever session it shows. */
+export const isForAll = ({ type }) => type === "connection" || type === "agent.session.deleted" || type.startsWith("agent.session.summar");
+
 const RETRY_MS = 2000;
 const FINAL = new Set([400, 401, 403, 404]); // to ask again would not change the answer
 

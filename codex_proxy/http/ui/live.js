@@ -1,6 +1,6 @@
 // What happens in the sessions, as it happens. All tabs of a browser share one connection, which a worker keeps: the
 // browser would give a server only six. Where there is no such worker, each tab has its own.
-import { openItems, readFeed, sessionOf } from "./feed.js";
+import { isForAll, openItems, readFeed, sessionOf } from "./feed.js";
 import { key } from "./lib.js";
 
 const listeners = new Set();
@@ -63,7 +63,7 @@ function ownConnection() {
   readFeed(key.get(), (messages) => {
     if (messages.some(({ type }) => type === "connection")) open.forget();
     open.note(messages);
-    tell(messages.filter((each) => each.type === "connection" || each.type.startsWith("agent.session.summar")
+    tell(messages.filter((each) => isForAll(each)
       || sessionOf(each) === state.watched), state.visible);
   });
 }

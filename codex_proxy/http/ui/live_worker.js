@@ -1,5 +1,5 @@
 // The worker that all tabs of a browser share: one connection for each key, whatever the number of tabs.
-import { openItems, readFeed, sessionOf } from "./feed.js";
+import { isForAll, openItems, readFeed, sessionOf } from "./feed.js";
 
 const BATCH_MS = 16;
 
@@ -8,7 +8,7 @@ const feeds = new Map();
 
 /** The messages of a list that a tab needs: a hidden one and one that shows another session gets no event of the session. */
 function wanted(tab, messages) {
-  return messages.filter((each) => each.type === "connection" || each.type.startsWith("agent.session.summar")
+  return messages.filter((each) => isForAll(each)
     || (tab.visible && tab.watched && sessionOf(each) === tab.watched));
 }
 

@@ -94,6 +94,14 @@ async function makePane(signal) {
     if (summary.id === current.id) draw();
   }
 
+  function remove(id) {
+    known.delete(id);
+    list.remove(id);
+    if (id !== current.id) return;
+    if (element.isConnected) goTo(NEW);
+    else open(NEW);
+  }
+
   function open(id) {
     element.classList.toggle("chosen", location.hash.includes("/"));
     if (id === current.id) return requestAnimationFrame(() => current.talk?.restore());
@@ -118,6 +126,7 @@ async function makePane(signal) {
     for (const message of messages) {
       if (message.type === "agent.session.summary") take(message.summary);
       else if (message.type === "agent.session.summaries") message.data.forEach(take);
+      else if (message.type === "agent.session.deleted") remove(message.session_id);
       else if (message.type === "missed") current.talk?.resume();
       else if (message.type === "connection") {
         list.say(message.state === "live" ? "" : message.message);
@@ -201,7 +210,10 @@ function sessionList(known, current) {
     timer = setTimeout(load, SEARCH_MS);
   });
   archived.addEventListener("change", () => load());
-  notify.addEventListener("click", async () => (notify.hidden = !(await askToNotify())));
+  notify.addEventListener("click", async () => {
+    await askToNotify();
+    notify.hidden = !canAsk();
+  });
 
   return {
     element: h("aside", { class: "session-side", "aria-label": "Sessions" },
@@ -226,6 +238,11 @@ function sessionList(known, current) {
         if (newer && items.firstChild !== row.element && !row.element.contains(document.activeElement)) items.prepend(row.element);
       }
       if (rows.size) status.textContent = "";
+    },
+    remove(id) {
+      rows.get(id)?.element.remove();
+      rows.delete(id);
+      if (!rows.size) status.textContent = "There is no session yet.";
     },
     mark: () => rows.forEach(drawRow),
     tick: () => rows.forEach(drawRow),

@@ -197,8 +197,9 @@ async def test_an_item_at_work_is_not_shown_as_cut(browser: Browser, tmp_path: P
         async def with_open_item(route: Route) -> None:
             answer = await (await route.fetch()).json()
             text = {"type": "output_text", "text": "As far as it is."}
-            first = {**answer["data"][-1], "id": "msg_open", "role": "assistant", "content": [text]}
-            answer["data"].insert(0, {**first, "status": "incomplete"})
+            for first in answer["data"][-1:]:
+                opened = {**first, "id": "msg_open", "role": "assistant", "content": [text]}
+                answer["data"].insert(0, {**opened, "status": "incomplete"})
             await route.fulfill(json=answer)
 
         async with open_page(browser, proxy) as page:
@@ -210,6 +211,15 @@ async def test_an_item_at_work_is_not_shown_as_cut(browser: Browser, tmp_path: P
             await client.send(id, CANCEL)
             await ended(page, "cancelled")
             await expect(shown.get_by_text("cut")).to_be_visible()
+
+
+async def test_a_session_that_is_deleted_elsewhere_leaves_the_page(browser: Browser, tmp_path: Path) -> None:
+    async with page_server(tmp_path) as proxy, open_page(browser, proxy) as page:
+        id = await begin(page)
+        await ended(page)
+        await AgentsClient(proxy).delete(f"/sessions/{id}")
+        await expect(page.get_by_text("What shall the agent do?")).to_be_visible()
+        await expect(page.get_by_text("There is no session yet.")).to_be_visible()
 
 
 async def connections(page: Page) -> int:
@@ -274,7 +284,7 @@ async def test_a_message_is_sent_once_and_what_is_written_meanwhile_is_kept(
         id = await begin(page)
         await ended(page)
         held: list[Route] = []
-        await page.route("**/events", lambda route: held.append(route))
+        await page.route("**/events", lambda route: held.append(route))  # noqa: PLW0108  # it takes no built-in
         box = page.get_by_role("textbox", name="Message")
         await say(page, "Only once.")
         await until(lambda: len(held) == 1)
