@@ -274,7 +274,7 @@ class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
         )
         self._warm_plain = warm_plain
         self._serves_once = limits.serves_once
-        self._files: dict[str, tuple[str, FileStamp]] = {}
+        self._files: dict[str, tuple[str, FileStamp, str | None]] = {}
         """The file of each stored thread as this server has left it, by the thread's id."""
 
     @property
@@ -359,21 +359,24 @@ class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
         await super().release(session, finished=finished)
         transport = session.transport
         if isinstance(transport, ThreadTransport) and (thread := transport.dialect.stored_thread) is not None:
-            self._note_file(thread)
+            self._note_file(thread, None)
 
-    def _note_file(self, thread: StartedThread) -> None:
-        """Notes the file of a stored thread as this server has left it."""
+    def _note_file(self, thread: StartedThread, newest: str | None) -> None:
+        """Notes the file of a stored thread as this server has left it. `newest`: the last turn of other programs that
+        was returned; None behind a turn here, before which none is new.
+        """
         self._files.pop(thread.id, None)
         if thread.path and (stamp := file_stamp(thread.path)) is not None:
-            self._files[thread.id] = thread.path, stamp
+            self._files[thread.id] = thread.path, stamp, newest
         if len(self._files) > MAX_FILES:
             del self._files[next(iter(self._files))]
 
     async def turns_elsewhere(self, id: str, conversation: str, known: str) -> tuple[TurnElsewhere, ...]:
         if "imported_turns" in self.missing_features:
             return ()
-        path, stamp = self._files.get(id, ("", None))
-        if stamp is not None and stamp == file_stamp(path):
+        path, stamp, newest = self._files.get(id, ("", None, None))
+        # What was returned before is not `known` if the caller could not store it.
+        if stamp is not None and stamp == file_stamp(path) and newest in (None, known):
             return ()
         async with self._requests() as requests:
             # What is listed before is what this process knew, without what others have written.
@@ -385,7 +388,7 @@ class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
             finally:
                 await requests.ask("thread/unsubscribe", threadId=id)
                 await requests.closed.wait()
-        self._note_file(_result(resumed, ThreadStartResult).thread)
+        self._note_file(_result(resumed, ThreadStartResult).thread, found[-1].id if found else known)
         return found
 
     async def delete_session(self, id: str) -> None:
