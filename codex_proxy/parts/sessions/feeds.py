@@ -17,6 +17,7 @@ from codex_proxy.parts.sessions.records import SESSION, SessionStore
 from codex_proxy.parts.sessions.stream import (
     DELETED,
     FOR_OTHERS,
+    MISSED,
     EncodedEvent,
     EventReader,
     encode_event,
@@ -28,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 SUMMARY_SECONDS: Final = 0.25
 """Seconds between two summaries of one session."""
-_WITH_SESSION_ID: Final = "agent.session.turn."
+_WITH_SESSION_ID: Final = ("agent.session.turn.", "agent.output.")
 """How the types of events begin that have the id of their session already."""
 
 
@@ -128,11 +129,12 @@ class Feed:
                     reader.add([_event("agent.session.summary", summary=summary)])
             except Fault as fault:
                 log.warning("session_summary_not_sent", session=id, reason=fault.failure.message)
+                self.interrupt()
 
-    def interrupt(self, message: str) -> None:
+    def interrupt(self) -> None:
         """Ends all streams with an error, since something may be missing."""
         for reader in tuple(self._readers):
-            reader.interrupt(message)
+            reader.interrupt(MISSED)
 
     def end(self) -> None:
         for reader in tuple(self._readers):

@@ -251,8 +251,7 @@ class LiveSession:
         log.info("session_lease_lost", session=self.session.id)
         if self._expiry is not None:
             self._expiry.cancel()
-        if readers := self._service.streams.readers(self.owner, self.session.id):
-            readers.interrupt()
+        self._service.streams.interrupt(self.owner, self.session.id)
         self._service.forget(self)
         if self._task is not None:
             self._on_right_lost(LEASE_LOST)

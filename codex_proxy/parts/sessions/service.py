@@ -190,8 +190,7 @@ class Sessions:
         live.commits.release()
 
     def give_up(self, live: LiveSession) -> None:
-        if readers := self.streams.readers(live.owner, live.session.id):
-            readers.interrupt()
+        self.streams.interrupt(live.owner, live.session.id)
         self.forget(live)
         self.responses.background.tasks.spawn(self._resume(live.owner, live.session.id))
 

@@ -63,6 +63,13 @@ class Streams:
     def _on_no_feed(self, feed: Feed) -> None:
         del self._feeds[feed.owner]
 
+    def interrupt(self, owner: str, id: str) -> None:
+        """Ends the streams that show a session with an error, since something of it may be missing."""
+        if readers := self.readers(owner, id):
+            readers.interrupt()
+        if feed := self.feed(owner):
+            feed.interrupt()
+
     def end(self, is_at_work: Callable[[tuple[str, str]], bool]) -> None:
         """Ends the streams, but for those of sessions that are at work."""
         for key, readers in tuple(self._readers.items()):

@@ -12,7 +12,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from codex_proxy.parts.sessions import stream
+from codex_proxy.core.faults import Fault, FaultKind
+from codex_proxy.parts.sessions import feeds, stream
 from codex_proxy.parts.sessions.service import SESSIONS
 from tests.access.keyed import key_of, write_keys
 from tests.http.serving import fake_proxy
@@ -42,7 +43,7 @@ class Feed:
                     continue
                 self._unread = rest
                 if frame.startswith(b"data: "):
-                    self.events.append(json.loads(frame[6:]))
+                    self.events.append(json.loads(frame[6:], object_pairs_hook=_object))
                     return self.events[-1]
 
     async def until(self, *kinds: str, session: str = "") -> dict[str, Any]:
@@ -58,6 +59,12 @@ class Feed:
             found: dict[str, Any] = (await self.until("agent.session.summary"))["summary"]
             if found["id"] == id and fields.items() <= found.items():
                 return found
+
+
+def _object(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(fields)
+    assert len(found) == len(fields), f"a field is there twice: {fields}"
+    return found
 
 
 @asynccontextmanager
@@ -155,6 +162,31 @@ async def test_a_client_that_does_not_read_is_told_and_holds_up_nothing(
     assert lazy.events[-1]["error"]["code"] == "stream_interrupted"
     streams = client.proxy.app[SESSIONS].streams
     await eventually(lambda: streams.feed("local") is None)
+
+
+async def test_the_stream_says_that_a_session_has_gone_on_at_another_server(client: AgentsClient) -> None:
+    id = await client.idle_session()
+    async with feed(client) as reader:
+        await reader.next()
+        async with client.proxy.app[SESSIONS].live("local", id) as live:
+            live.on_lease_lost()
+        assert (await reader.until("error"))["error"]["code"] == "stream_interrupted"
+        assert await reader.next() is None
+
+
+async def test_the_stream_says_that_a_summary_is_missing(
+    client: AgentsClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> None:
+        raise Fault.of(FaultKind.UNAVAILABLE, "The store does not answer.")
+
+    id = await client.idle_session()
+    async with feed(client) as reader:
+        await reader.next()
+        monkeypatch.setattr(feeds, "summary_of", fail)
+        await change(client, id, title="Roof")
+        assert (await reader.until("error"))["error"]["code"] == "stream_interrupted"
+        assert await reader.next() is None
 
 
 async def test_a_key_hears_of_its_own_sessions_only(tmp_path: Path) -> None:
