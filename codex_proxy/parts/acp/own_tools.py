@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping
 from typing import Any, Final
@@ -21,6 +22,10 @@ UNCONFINED: Final = "No sandbox would confine it."
 _ASKED: Final[frozenset[ToolName]] = frozenset({"bash", "write", "edit"})
 _PATHS: Final = ("file_path", "path", "absolute_path", "fileName")
 """The arguments with a path, as programs call them."""
+_FOLDERS: Final = ("cwd", "directory", "dir", "dir_path", "workdir", "working_directory", "workingDirectory")
+"""The arguments with the folder of a command."""
+_OF_COMMANDS: Final = {"command", "commands", "description", "timeout", "is_background", "run_in_background"}
+"""The arguments of a command that do not change what it does, or say it again."""
 
 
 def own_tools_of(preset: AcpPreset) -> OwnTools:
@@ -57,12 +62,12 @@ def details_of(call: Update, content: Any, cwd: str | None, toolset: Toolset | N
     if kind == "command":
         # A title beside the tool's name is that name or what a model has written, and not the command.
         command = _command(given) or ("" if given or call.name else call.title or "")
-        details = ActionDetails(command=command, cwd=cwd) if command else None
+        details = ActionDetails(command=command, cwd=_folder(given, cwd)) if command else None
     elif kind == "file_change":
         changes = _changes(given, content)
         details = ActionDetails(changes=changes) if changes else None
-    elif call.name and call.raw_input is None:
-        details = None  # its arguments are not told yet
+    elif not isinstance(call.raw_input, Mapping):
+        details = None  # its arguments are not told, or not yet
     else:
         details = ActionDetails(tool=call.name or call.title or "", arguments=encode_json(given).decode())
     use = None if details is None or toolset is None else _use(call, details, given, toolset)
@@ -92,6 +97,18 @@ def _command(given: Mapping[str, Any]) -> str:
     if isinstance(command, list):
         return shlex.join(map(str, command))
     return command if isinstance(command, str) else ""
+
+
+def _folder(given: Mapping[str, Any], cwd: str | None) -> str | None:
+    """Returns where a command runs: `cwd` if it names no folder; None if it is not known, or an argument that is not
+    shown may change what the command does.
+    """
+    named = [value for name in _FOLDERS if (value := given.get(name)) is not None]
+    if given.keys() - {*_FOLDERS, *_OF_COMMANDS} or len(named) > 1:
+        return None
+    if not named:
+        return cwd
+    return os.path.join(cwd or "", named[0]) if isinstance(named[0], str) else None
 
 
 def _path(given: Mapping[str, Any]) -> str:

@@ -36,6 +36,24 @@ def asked(call: Update, *, confined: bool = False, **turn: Any) -> Any:
         ),
         (Update(kind="execute", title="sleep 5"), "command", ActionDetails(command="sleep 5", cwd="/w")),
         (Update(kind="execute", title="run", raw_input={"other": 1}), "command", None),
+        (
+            Update(kind="execute", raw_input={"command": "make", "directory": "a"}),
+            *("command", ActionDetails(command="make", cwd="/w/a")),
+        ),
+        (
+            Update(kind="execute", raw_input={"command": "make", "cwd": "/b", "timeout": 9}),
+            *("command", ActionDetails(command="make", cwd="/b")),
+        ),
+        (
+            Update(kind="execute", raw_input={"command": "make", "env": {"A": "1"}}),
+            *("command", ActionDetails(command="make")),
+        ),
+        (
+            Update(kind="execute", raw_input={"command": "make", "cwd": ["a"]}),
+            *("command", ActionDetails(command="make")),
+        ),
+        (Update(kind="fetch", title="Fetch a page"), "permission", None),
+        (Update(kind="fetch", title="Fetch a page", raw_input=["https://a"]), "permission", None),
         (Update(kind="execute", name="Bash", title="Bash"), "command", None),
         (Update(kind="other", name="mcp__x__y", title="mcp__x__y"), "permission", None),
         (Update(kind="edit", title="Write a", content=WRITTEN), "file_change", ADDED),
@@ -92,7 +110,7 @@ def test_without_a_sandbox_of_its_own_only_changes_of_files_are_confined(
             ("edit", '{"file_path":"/w/a","diff":"-one\\n+two\\n"}', None),
         ),
         (Update(kind="read", raw_input={"path": "/w/a"}), ("read", '{"file_path":"/w/a"}', None)),
-        (Update(kind="other", title="x"), None),
+        (Update(kind="other", title="x", raw_input={}), None),
     ],
 )
 def test_a_question_has_the_call_of_the_toolset(

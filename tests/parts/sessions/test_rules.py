@@ -48,6 +48,11 @@ def test_a_tool_of_an_mcp_server_has_any_arguments_and_another_tool_exactly_thes
     assert fetch != add
 
 
+@pytest.mark.parametrize("arguments", ["", "{}"])
+def test_a_tool_whose_arguments_are_not_told_has_no_rule(arguments: str) -> None:
+    assert rule("permission", tool="Fetch a page", arguments=arguments) is None
+
+
 @pytest.mark.parametrize(
     "path", ["../new.txt", "/etc/passwd", "~/new.txt", ".git/config", "a/.CODEX/config.toml", "link"]
 )
