@@ -256,7 +256,7 @@ class Sessions:
 
     async def import_elsewhere(self, owner: str, session: Session) -> None:
         """Makes what other programs have done on the agent's own session turns of an idle session, unless another
-        server holds it, or this was done within `LOOK_SECONDS`. Raises `Fault`.
+        server holds it, or this was done within `LOOK_SECONDS`. What fails is logged: the session can still be read.
         """
         key, now = (owner, session.id), asyncio.get_running_loop().time()
         at_rest = session.status == "idle" and session.archived_at is None
@@ -269,9 +269,16 @@ class Sessions:
         await self.run(self._import_elsewhere(owner, session.id))
 
     async def _import_elsewhere(self, owner: str, id: str) -> None:
-        with contextlib.suppress(HeldElsewhere):
+        live: LiveSession | None = None
+        try:
             async with self.live(owner, id) as live:
                 await live.import_elsewhere()
+        except HeldElsewhere:
+            pass
+        except Fault as fault:
+            if live is not None and fault.failure is LEASE_LOST:
+                live.on_lease_lost()
+            log.warning("session_turns_not_imported", session=id, reason=fault.failure.message)
 
     async def rest(self, owner: str, id: str) -> None:
         """Waits until no agent of this server works on a session."""

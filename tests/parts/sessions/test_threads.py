@@ -15,6 +15,7 @@ from codex_proxy.core.events import ItemEnded, ItemStarted, Stop, TextDelta, Tur
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.items import HistoryMessage, Message, TextPart
 from codex_proxy.parts.sessions import service
+from codex_proxy.parts.sessions.records import LEASE_LOST, SessionStore
 from tests.access.keyed import key_of, keyed_proxy
 from tests.http.serving import fake_proxy
 from tests.parts.sessions.driving import CANCEL, WEATHER, AgentsClient, message, text_of
@@ -257,6 +258,28 @@ async def test_a_summary_is_read_also_where_the_agent_cannot_say_what_was_done(
         monkeypatch.setattr(client.proxy.server.agent, "turns_elsewhere", fail)
         id = await client.idle_session("first", **hosted(tmp_path))
         assert (await summary(client, id))["status"] == "idle"
+
+
+async def test_a_summary_is_read_also_where_the_turns_cannot_be_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def elsewhere(id: str, conversation: str, known: str) -> tuple[TurnElsewhere, ...]:
+        return () if known else (in_terminal("A", "one"),)
+
+    async def fail(*_: object, **more: object) -> None:
+        raise Fault(LEASE_LOST)
+
+    async with served(tmp_path) as client:
+        monkeypatch.setattr(client.proxy.server.agent, "turns_elsewhere", elsewhere)
+        monkeypatch.setattr(service, "LOOK_SECONDS", 0.0)
+        id = await client.idle_session("first", **hosted(tmp_path))
+        with monkeypatch.context() as patched:
+            patched.setattr(SessionStore, "write", fail)
+            assert (await summary(client, id))["status"] == "idle"
+        assert len(await client.all(f"/sessions/{id}/items")) == 2
+        await summary(client, id)
+        items = await client.all(f"/sessions/{id}/items")
+        assert [text_of(item) for item in items][2:] == ["one", "ok"], "they are found again"
 
 
 # --- deleting -------------------------------------------------------------------------------------
