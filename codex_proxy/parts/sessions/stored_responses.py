@@ -35,6 +35,7 @@ from codex_proxy.store.values import ChainTurn, StoredItem
 
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _INSTRUCTING: Final = ("system", "developer")
+_TEXTS: Final = ("input_text", "output_text", "text")
 _NOT_KEPT: Final = "[a part that a session does not take]"
 
 
@@ -84,17 +85,28 @@ def convert(chain: Iterable[ChainTurn]) -> Converted:
 
 
 def _turns_in(chain: Iterable[ChainTurn]) -> list[ChainTurn]:
-    """Returns a chain of responses as turns: one that begins with the result of a call goes on with the turn of it."""
+    """Returns a chain of responses as turns: one with the result of an earlier call goes on with the turn of it."""
     turns: list[ChainTurn] = []
     for each in chain:
-        first = next(iter(_items_in(each)), {})
-        if turns and text_at(first, "type").endswith("_output"):
+        if turns and _has_earlier_result(each):
             before = turns.pop()
             input = (*before.input, *before.output, *each.input)
             turns.append(ChainTurn(before.response_id, input, each.output))
         else:
             turns.append(each)
     return turns
+
+
+def _has_earlier_result(turn: ChainTurn) -> bool:
+    """Whether a response has a result of a call that is not its own: the client may send it behind a message."""
+    calls, results = set[str](), set[str]()
+    for item in _items_in(turn):
+        kind = text_at(item, "type")
+        if kind.endswith("_call"):
+            calls.add(text_at(item, "call_id"))
+        elif kind.endswith("_output"):
+            results.add(text_at(item, "call_id"))
+    return not results <= calls
 
 
 def _items_in(turn: ChainTurn) -> list[dict[str, Any]]:
@@ -143,7 +155,8 @@ def _content(parts: object) -> Content:
         if url:
             found.append({"type": "input_image", "image_url": url})
         else:
-            found.append({"type": "input_text", "text": text_at(part, "text") or _NOT_KEPT})
+            instead = "" if text_at(part, "type") in _TEXTS else _NOT_KEPT
+            found.append({"type": "input_text", "text": text_at(part, "text") or instead})
     return tuple(found)
 
 

@@ -101,6 +101,22 @@ async def test_calls_with_results_images_and_developers_words_are_kept(client: A
     assert result["output"] == "sunny"
 
 
+async def test_a_result_behind_a_message_is_kept_with_its_call(client: AgentsClient) -> None:
+    tool = {**WEATHER, "strict": False}
+    first = await respond(client, "[[fake:tool_call]]", tools=[tool])
+    call = next(each for each in first["output"] if each["type"] == "function_call")
+    output = {"type": "function_call_output", "call_id": call["call_id"], "output": "sunny"}
+    words = {
+        "role": "user",
+        "content": [{"type": "input_text", "text": ""}, {"type": "input_text", "text": "And hurry."}],
+    }
+    second = await respond(client, [words, output], previous_response_id=first["id"], tools=[tool])
+    items = await items_of(client, (await session_of(client, second["id"]))["id"])
+    assert {"function_call", "function_call_output"} <= {each["type"] for each in items}
+    said = [each["content"] for each in items if each.get("role") == "user"]
+    assert [part["text"] for part in said[-1]] == ["", "And hurry."]
+
+
 async def test_a_response_of_a_conversation_brings_all_of_it(client: AgentsClient) -> None:
     conversation = (await client.proxy.send("POST", "/v1/conversations", {})).body["id"]
     await respond(client, "[[fake:text say='One.']]", conversation=conversation)
