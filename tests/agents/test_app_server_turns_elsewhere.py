@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from codex_proxy.agents.codex_app_server.wire import Message
 from codex_proxy.agents.codex_app_server.agent import AppServerAgent
+from codex_proxy.agents.codex_app_server.wire import Message
 from tests.parts.test_pool_promises import app_server
 
 

@@ -50,10 +50,13 @@ class Commits:
         self._messages = 0
         """How many messages were sent under the lease."""
 
-    async def commit(self, session: Session, changes: Changes, more: Sequence[Record] = ()) -> None:
-        """Stores what has changed, then tells readers. Raises `Fault`."""
-        records = [*records_of(session, changes.records, self._service.epoch()), *more]
-        await self._write(records, changes, await self._encoded(changes))
+    async def commit(
+        self, session: Session, changes: Changes, more: Sequence[Record] = (), *, long: bool = False
+    ) -> None:
+        """Stores what has changed, then tells readers. `long`: whether that is much text. Raises `Fault`."""
+        epoch = self._service.epoch()
+        records = await beside_the_loop(partial(records_of, session, changes.records, epoch), long=long)
+        await self._write([*records, *more], changes, await self._encoded(changes, long=long))
 
     async def commit_surely(self, session: Session, changes: Changes, *, long: bool = False) -> None:
         """Stores what has changed, however long the store cannot be reached, then tells readers. `long`: whether that

@@ -177,11 +177,12 @@ class LiveSession:
             begins = any(isinstance(change, list | HeldMessages) for change in changes)
             elsewhere = await self._turns_elsewhere() if begins else ()
             with self._all_or_none():
-                self._import(elsewhere)
+                long = await self._import(elsewhere)
                 accepted = [await self._apply(change) for change in changes]
                 self._settle()
                 epoch = self._service.epoch()
-                await self._commit([] if key is None else [input_record(self.session.id, *key, epoch)])
+                known = [] if key is None else [input_record(self.session.id, *key, epoch)]
+                await self._commit(known, long=long)
             if "cancel" in accepted:
                 self._interrupt()
             for each in accepted:
@@ -198,12 +199,18 @@ class LiveSession:
         async with self._changed_by_client():
             elsewhere = await self._turns_elsewhere()
             with self._all_or_none():
-                self._import(elsewhere)
-                await self._commit()
+                await self._commit(long=await self._import(elsewhere))
 
-    def _import(self, elsewhere: Sequence[TurnElsewhere]) -> None:
-        for found in elsewhere:
-            self.state.import_turn(found, self._service.new_id("turn_"), self._service.now())
+    async def _import(self, elsewhere: Sequence[TurnElsewhere]) -> bool:
+        """Makes these turns ones of the session. Returns whether they are long."""
+
+        def add() -> None:
+            for found in elsewhere:
+                self.state.import_turn(found, self._service.new_id("turn_"), self._service.now())
+
+        long = sum(len(found.parts) for found in elsewhere) > MANY_ENTRIES
+        await beside_the_loop(add, long=long)
+        return long
 
     async def _turns_elsewhere(self) -> Sequence[TurnElsewhere]:
         """Returns the turns that other programs have run on the agent's own session of an idle session."""
@@ -378,8 +385,8 @@ class LiveSession:
         may_begin = not self._service.responses.runs.draining
         self.state.settle(self._service.now(), may_begin=may_begin)
 
-    async def _commit(self, more: Sequence[Record] = ()) -> None:
-        await self.commits.commit(self.session, self.state.take(self._service.epoch()), more)
+    async def _commit(self, more: Sequence[Record] = (), *, long: bool = False) -> None:
+        await self.commits.commit(self.session, self.state.take(self._service.epoch()), more, long=long)
 
     def _go_on(self) -> None:
         """Has the agent go on with the turn, if there is something to do for it."""

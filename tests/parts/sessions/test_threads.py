@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,8 +15,9 @@ from codex_proxy.agents.codex_app_server.wire import OPEN_ELSEWHERE
 from codex_proxy.core.events import ItemEnded, ItemStarted, Stop, TextDelta, TurnElsewhere
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.items import HistoryMessage, Message, TextPart
-from codex_proxy.parts.sessions import service
+from codex_proxy.parts.sessions import running, service
 from codex_proxy.parts.sessions.records import LEASE_LOST, SessionStore
+from codex_proxy.parts.sessions.state import SessionState
 from tests.access.keyed import key_of, keyed_proxy
 from tests.http.serving import fake_proxy
 from tests.parts.sessions.driving import CANCEL, WEATHER, AgentsClient, message, text_of
@@ -219,6 +221,30 @@ async def test_a_turn_begins_also_where_the_agent_cannot_say_what_was_done(
         await client.turn(id, message("first"))
         monkeypatch.setattr(client.proxy.server.agent, "turns_elsewhere", fail)
         assert await history_of(client, id, "last") == ["first", "last"]
+
+
+async def test_long_turns_of_a_terminal_are_imported_beside_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+    import_turn = SessionState.import_turn
+
+    async def elsewhere(id: str, conversation: str, known: str) -> tuple[TurnElsewhere, ...]:
+        return () if known else (in_terminal("A", *"12"),)
+
+    def noted(*given: Any) -> None:
+        threads.append(threading.current_thread())
+        import_turn(*given)
+
+    async with served(tmp_path) as client:
+        monkeypatch.setattr(running, "MANY_ENTRIES", 3)
+        monkeypatch.setattr(SessionState, "import_turn", noted)
+        monkeypatch.setattr(client.proxy.server.agent, "turns_elsewhere", elsewhere)
+        id = await client.idle_session("first", **hosted(tmp_path))
+        await summary(client, id)
+        assert len(await client.all(f"/sessions/{id}/items")) == 6
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 async def test_what_was_done_in_a_terminal_is_there_when_the_summary_is_read(
