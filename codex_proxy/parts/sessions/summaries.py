@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple, TypedDict
 from msgspec.structs import replace
 
 from codex_proxy.admission.clients import Client
-from codex_proxy.agents.agent import Agent, agent_for
+from codex_proxy.agents.agent import Agent, agent_for, all_agents
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.items import StepStatus
 from codex_proxy.core.shown_text import excerpt
@@ -193,7 +193,9 @@ def _text_of(batch: Batch) -> str:
 
 
 def _resume_command(session: Session, agent: Agent) -> str | None:
-    if session.thread is None:
+    thread = session.thread
+    if thread is None:
         return None
-    command = (agent.members.get(session.thread.agent) or agent).resume_command
-    return f"{command} {session.thread.id}" if command else None
+    known = (each.resume_command for each in all_agents(agent) if each.name == thread.agent)
+    command = next(known, None)  # none of an agent that this server no longer has
+    return f"{command} {thread.id}" if command else None

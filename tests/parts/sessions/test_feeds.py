@@ -110,6 +110,16 @@ async def test_events_of_all_sessions_come_with_their_sessions(client: AgentsCli
     assert (of_new[0], of_new[-1]) == ("agent.session.created", "agent.session.idle")
 
 
+async def test_an_event_with_its_session_is_not_given_it_twice(client: AgentsClient) -> None:
+    kind, id = "agent.output.command_execution_output.delta", await client.idle_session()
+    async with feed(client) as reader:
+        await reader.next()
+        told = client.proxy.app[SESSIONS].streams.feed("local")
+        assert told is not None
+        told.add(id, [(kind, stream.encode_event({"type": kind, "session_id": id}, "event_1"))])
+        assert (await reader.until(kind))["session_id"] == id
+
+
 async def test_a_summary_comes_whenever_it_has_changed(client: AgentsClient) -> None:
     async with feed(client) as reader:
         await reader.next()

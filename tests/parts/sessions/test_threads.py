@@ -308,6 +308,17 @@ async def test_a_summary_is_read_also_where_the_turns_cannot_be_stored(
         assert [text_of(item) for item in items][2:] == ["one", "ok"], "they are found again"
 
 
+async def test_only_the_agent_that_has_the_thread_names_the_command_that_opens_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with served(tmp_path) as client:
+        id = await client.idle_session("first", **hosted(tmp_path))
+        thread = await thread_of(client, id)
+        assert (await summary(client, id))["resume"] == f"codex resume {thread}"
+        monkeypatch.setattr(client.proxy.server.agent, "name", "another")
+        assert (await summary(client, id))["resume"] is None
+
+
 # --- deleting -------------------------------------------------------------------------------------
 
 
