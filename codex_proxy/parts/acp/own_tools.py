@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import posixpath
 import shlex
 from collections.abc import Mapping
 from typing import Any, Final
@@ -108,7 +108,7 @@ def _folder(given: Mapping[str, Any], cwd: str | None) -> str | None:
         return None
     if not named:
         return cwd
-    return os.path.join(cwd or "", named[0]) if isinstance(named[0], str) else None
+    return posixpath.join(cwd or "", named[0]) if isinstance(named[0], str) else None
 
 
 def _path(given: Mapping[str, Any]) -> str:
