@@ -146,7 +146,7 @@ async def _answer(caller: Caller, session: str, request_id: str, digest: str, an
     choice = _choice(answer)
     if choice is None:
         return False
-    approval = Approval(request_id, choice, digest=digest)
+    approval = Approval(request_id, choice, digest=digest, by_approver=caller.client.may_approve)
     await caller.sessions.run(caller.sessions.submit(caller.owner, session, [approval], None))
     return True
 

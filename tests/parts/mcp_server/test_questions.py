@@ -19,7 +19,7 @@ from codex_proxy.parts.sessions.sessions import Session
 from tests.http.serving import Proxy, fake_proxy
 from tests.parts.mcp_server.driving import NEW, OLD, called, mcp_client
 from tests.parts.mcp_server.test_stdio import connected
-from tests.parts.sessions.approving import ASKING, KEY
+from tests.parts.sessions.approving import ASKING, KEY, START_KEY, keyless_proxy
 from tests.parts.sessions.driving import AgentsClient
 from tests.parts.sessions.test_approvals import with_keys
 
@@ -57,9 +57,9 @@ async def started(client: Client, prompt: str = ASKS) -> str:
     return str((await called(client, "start_session", prompt=prompt))["session_id"])
 
 
-async def commands(proxy: Proxy, id: str) -> list[str]:
+async def commands(proxy: Proxy, id: str, key: str = KEY) -> list[str]:
     """The states of the commands of a session."""
-    items = await AgentsClient(proxy, KEY).all(f"/sessions/{id}/items")
+    items = await AgentsClient(proxy, key).all(f"/sessions/{id}/items")
     return [item["status"] for item in items if item["type"] == "command_execution"]
 
 
@@ -77,6 +77,19 @@ async def test_the_person_is_shown_what_is_asked_and_decides(
     (shown,) = person.shown
     assert '"command":"/bin/bash -lc \'rm -rf build\'"' in shown
     assert "SHA-256: " in shown
+
+
+@BOTH
+async def test_with_the_key_of_this_start_the_person_decides(tmp_path: Path, mode: str) -> None:
+    person = decides("approve")
+    async with (
+        keyless_proxy(tmp_path) as proxy,
+        mcp_client(proxy, START_KEY, mode=mode, elicitation_callback=person) as client,
+    ):
+        id = await started(client)
+        assert (await called(client, "wait_session", session_id=id))["state"] == "finished"
+        assert (await commands(proxy, id, START_KEY))[0] == "completed"
+    assert len(person.shown) == 1
 
 
 @BOTH
