@@ -9,6 +9,7 @@ from typing import Any, Final
 from aiohttp import web
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
+from codex_proxy.core.interfaces import keep_until_done
 from codex_proxy.parts.mcp_server.bridge import serve
 from codex_proxy.parts.mcp_server.questions import Persons
 from codex_proxy.parts.mcp_server.server import CALLER, call_tool, make_server
@@ -34,7 +35,8 @@ class McpClients:
         self._persons = Persons()
         self._server = make_server(partial(call_tool, self._persons))
         self._stateless = stateless
-        self._managers: dict[str, StreamableHTTPSessionManager] = {}
+        self._managers: dict[str, asyncio.Future[StreamableHTTPSessionManager]] = {}
+        """Those of each key, once they run."""
         self._tasks: set[asyncio.Task[Any]] = set()
         """Those that keep the sessions."""
         self._exchanges: set[asyncio.Task[Any]] = set()
@@ -47,25 +49,32 @@ class McpClients:
         return await serve(manager.handle_request, request, body, self._exchanges, **{CALLER: caller})
 
     async def _manager(self, owner: str) -> StreamableHTTPSessionManager:
-        manager = self._managers.get(owner)
-        if manager is None:
-            manager = self._managers[owner] = StreamableHTTPSessionManager(
-                self._server,
-                stateless=self._stateless,
-                session_idle_timeout=None if self._stateless else IDLE_SECONDS,
-                max_request_body_size=MAX_BODY,
-                max_sessions=MAX_SESSIONS,
-            )
-            started = asyncio.get_running_loop().create_future()
-            task = asyncio.create_task(self._run(manager, started))
-            self._tasks.add(task)
-            await started
-        return manager
+        started = self._managers.get(owner)
+        if started is None:
+            started = self._managers[owner] = asyncio.get_running_loop().create_future()
+            keep_until_done(self._tasks, asyncio.create_task(self._run(owner, started)))
+        return await asyncio.shield(started)  # also others wait for it
 
-    async def _run(self, manager: StreamableHTTPSessionManager, started: asyncio.Future[None]) -> None:
-        async with manager.run():
-            started.set_result(None)
-            await self._stop.wait()
+    async def _run(self, owner: str, started: asyncio.Future[StreamableHTTPSessionManager]) -> None:
+        """Keeps the sessions of a key, from when its manager runs until the server stops."""
+        manager = StreamableHTTPSessionManager(
+            self._server,
+            stateless=self._stateless,
+            session_idle_timeout=None if self._stateless else IDLE_SECONDS,
+            max_request_body_size=MAX_BODY,
+            max_sessions=MAX_SESSIONS,
+        )
+        try:
+            async with manager.run():
+                started.set_result(manager)
+                await self._stop.wait()
+        except Exception as error:
+            if started.done():
+                raise
+            started.set_exception(error)
+        finally:
+            del self._managers[owner]
+            started.cancel()  # does nothing to one that is done
 
     async def close(self) -> None:
         """Ends all sessions, streams and calls."""
@@ -74,5 +83,5 @@ class McpClients:
         for ended in (self._tasks, self._exchanges):
             if ended:
                 await asyncio.wait(ended, timeout=END_SECONDS)
-            for task in ended:
+            for task in tuple(ended):
                 task.cancel()

@@ -14,6 +14,7 @@ from mcp.client import Client
 from mcp.shared.exceptions import MCPError
 
 from codex_proxy.parts.mcp_server import texts, work
+from codex_proxy.parts.mcp_server.clients import McpClients
 from codex_proxy.parts.mcp_server.depth import DEPTH, MAX_DEPTH
 from codex_proxy.parts.mcp_server.endpoints import BY_AGENT_HEADER
 from codex_proxy.parts.sessions.service import SESSIONS
@@ -210,6 +211,23 @@ async def test_a_key_is_needed_and_sees_its_own_sessions_only(tmp_path: Path) ->
             for tool in ("read_session", "wait_session", "stop_session"):
                 assert "not found" in await refused(two, tool, session_id=id)
             assert (await called(two, "list_sessions"))["sessions"] == []
+
+
+async def test_the_first_requests_of_a_key_that_come_together_are_all_answered(proxy: Proxy) -> None:
+    answers = await asyncio.gather(*(initialized(proxy) for _ in range(3)))
+    assert [answer.status for answer in answers] == [200, 200, 200]
+
+
+async def test_a_first_client_that_leaves_at_once_stops_no_other_of_its_key() -> None:
+    clients = McpClients(stateless=False)
+    first = asyncio.create_task(clients._manager("one"))
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.wait({first})
+    async with asyncio.timeout(PATIENCE):
+        manager = await clients._manager("one")
+        assert manager._task_group is not None
+    await clients.close()
 
 
 async def test_an_mcp_session_is_unknown_to_another_key(tmp_path: Path) -> None:
