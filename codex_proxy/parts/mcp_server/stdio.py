@@ -18,6 +18,9 @@ from mcp.server.session import ServerSession
 from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
+    CONNECTION_CLOSED,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
     CallToolRequestParams,
     CallToolResult,
     ElicitRequestFormParams,
@@ -28,12 +31,21 @@ from mcp_types import (
 )
 from mcp_types.version import LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
 
+from codex_proxy.parts.mcp_server.arguments import STARTING
 from codex_proxy.parts.mcp_server.depth import has_agent_above
 from codex_proxy.parts.mcp_server.endpoints import BY_AGENT_HEADER
 from codex_proxy.parts.mcp_server.server import failed, make_server
 
 READ_SECONDS: Final = 120.0
 """Seconds for which an answer may say nothing: more than a call lasts."""
+ENDED: Final = frozenset({CONNECTION_CLOSED, INVALID_REQUEST})
+"""The errors of calls whose connection, or MCP session, is no more."""
+TRY_AGAIN: Final = "Try again."
+MAY_HAVE_BEGUN: Final = "It may have begun: look with list_sessions before you try again."
+WRONG_SETTINGS: Final = (
+    "`codex-proxy mcp` cannot use the address of the server or the API key that it was given. The user can correct "
+    "its option --base-url, or the key in the variable CODEX_PROXY_KEY."
+)
 
 
 def run(url: str, key: str | None, *, by_agent: bool) -> None:
@@ -76,6 +88,11 @@ class Forwarder:
 
         try:
             client = await self._connected(context.session)
+        except (MCPError, httpx2.HTTPError) as error:
+            return failed(await self._what_to_do(error, TRY_AGAIN))
+        except (ValueError, httpx2.InvalidURL) as error:
+            return failed(f"{WRONG_SETTINGS} ({type(error).__name__})")
+        try:
             return await client.session.call_tool(
                 params.name,
                 params.arguments,
@@ -85,30 +102,38 @@ class Forwarder:
                 allow_input_required=True,
             )
         except (MCPError, httpx2.HTTPError) as error:
-            await self.close()  # a server that was started again knows nothing of this connection
-            return failed(await self._what_to_do(error))
+            code = error.code if isinstance(error, MCPError) else CONNECTION_CLOSED
+            if code == INVALID_PARAMS:
+                raise  # the server's own answer
+            # A server that was started again knows nothing of this connection. Other calls may go on in a newer one.
+            if code in ENDED and self._client is client:
+                await self.close()
+            began = params.name in STARTING and code != INVALID_REQUEST
+            return failed(await self._what_to_do(error, MAY_HAVE_BEGUN if began else TRY_AGAIN))
 
     async def close(self) -> None:
         """Ends the connection; the next call makes another one."""
-        self._stop.set()
-        if self._task is not None:
-            await asyncio.wait({self._task})
+        task, stop = self._task, self._stop
         self._client, self._task, self._stop = None, None, asyncio.Event()
+        stop.set()
+        if task is not None:
+            await asyncio.wait({task})
 
     async def _connected(self, session: ServerSession) -> Client:
         async with self._connecting:
             if self._client is None:
                 made: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
-                self._task = asyncio.create_task(self._keep(session, made))
+                self._task = asyncio.create_task(self._keep(session, made, self._stop))
                 self._client = await made
             return self._client
 
-    async def _keep(self, session: ServerSession, made: asyncio.Future[Client]) -> None:
-        """Connects as the client of `session` would, and keeps the connection until `close`."""
+    async def _keep(self, session: ServerSession, made: asyncio.Future[Client], stop: asyncio.Event) -> None:
+        """Connects as the client of `session` would, and keeps the connection until `stop`."""
         declared = session.client_capabilities
         asks = declared is not None and declared.elicitation is not None
         modern = session.protocol_version in MODERN_PROTOCOL_VERSIONS
         try:
+            httpx2.URL(self._url)  # one that cannot be used would end the first call, and say nothing
             async with (
                 self._http() as http,
                 Client(
@@ -119,13 +144,16 @@ class Forwarder:
                     cache=None,
                 ) as client,
             ):
-                made.set_result(client)
-                await self._stop.wait()
+                if not made.cancelled():  # the call that has asked for it was not
+                    made.set_result(client)
+                    await stop.wait()
         except BaseExceptionGroup as errors:
             if made.done():
                 raise
-            made.set_exception(_first_of(errors))
-        except (MCPError, httpx2.HTTPError) as error:
+            made.set_exception(_first_of(errors) or errors)
+        except Exception as error:  # whatever it is: the call waits for it
+            if made.done():
+                raise
             made.set_exception(error)
 
     def _http(self) -> httpx2.AsyncClient:
@@ -133,7 +161,8 @@ class Forwarder:
         # Without the proxy of the environment: this is a server of the user's own.
         return httpx2.AsyncClient(headers=self._headers, timeout=timeout, trust_env=False)
 
-    async def _what_to_do(self, error: Exception) -> str:
+    async def _what_to_do(self, error: Exception, otherwise: str) -> str:
+        """Returns what a model is told of a call that has failed. `otherwise`: what it can do if the server is there."""
         root = self._url.removesuffix("/mcp")
         try:
             async with self._http() as http:
@@ -147,17 +176,17 @@ class Forwarder:
                 f"The server at {root} requires an API key. The user can give it to `codex-proxy mcp` in the variable "
                 "CODEX_PROXY_KEY."
             )
-        return f"The server at {root} did not answer this call ({error}). Try again."
+        return f"The server at {root} did not answer this call ({error}). {otherwise}"
 
 
-def _first_of(errors: BaseExceptionGroup[BaseException]) -> Exception:
-    """Returns the first error in a group that tells why no connection could be made. Raises the group without one."""
+def _first_of(errors: BaseExceptionGroup[BaseException]) -> Exception | None:
+    """Returns the first error in a group that tells why no connection could be made, if there is one."""
     for error in errors.exceptions:
-        if isinstance(error, MCPError | httpx2.HTTPError):
+        if isinstance(error, MCPError | httpx2.HTTPError | httpx2.InvalidURL | ValueError):
             return error
-        if isinstance(error, BaseExceptionGroup):
-            return _first_of(error)
-    raise errors
+        if isinstance(error, BaseExceptionGroup) and (found := _first_of(error)) is not None:
+            return found
+    return None
 
 
 def _asking(session: ServerSession) -> ElicitationFnT:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import subprocess
@@ -9,19 +10,25 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock, patch
 
 import pytest
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.shared.exceptions import MCPError
+from mcp_types import CONNECTION_CLOSED, CallToolRequestParams
 
 from codex_proxy.parts.mcp_server.depth import DEPTH, has_agent_above
+from codex_proxy.parts.mcp_server.stdio import Forwarder
 from codex_proxy.process.launch import AGENT_MARK, Command, environment_of
 from tests.http.serving import Proxy, fake_proxy
 from tests.parts.mcp_server.conftest import FAKE
 from tests.parts.mcp_server.driving import NEW, OLD, called, refused
 from tests.parts.sessions.driving import AgentsClient
 from tests.parts.sessions.test_approvals import with_keys
+from tests.waiting import PATIENCE
 
 ROOT = str(Path(__file__).parents[3])
 
@@ -75,6 +82,53 @@ async def test_a_missing_key_is_named_and_a_given_one_is_used(tmp_path: Path) ->
             assert "CODEX_PROXY_KEY" in await refused(client, "list_agents")
         async with connected(proxy.url, environment={"CODEX_PROXY_KEY": "one"}) as client:
             assert (await called(client, "list_agents"))["default"] == "fake"
+
+
+@pytest.mark.parametrize(
+    ("url", "key"), [("http://127.0.0.1:1", "Schlüssel"), ("http://[::1", "one"), ("http://a:b", "one")]
+)
+async def test_settings_that_cannot_be_used_are_named(url: str, key: str) -> None:
+    forwarder = Forwarder(f"{url}/mcp", key, by_agent=False)
+    async with asyncio.timeout(PATIENCE):
+        result = await forwarder.call(caller_of(), CallToolRequestParams(name="list_agents", arguments={}))
+    assert result.is_error  # type: ignore[union-attr]
+    said = result.content[0].text  # type: ignore[union-attr]
+    assert "--base-url" in said
+    assert "CODEX_PROXY_KEY" in said
+    await forwarder.close()
+
+
+def caller_of() -> Any:
+    """The context of a call of a client without forms."""
+    return SimpleNamespace(
+        session=SimpleNamespace(client_capabilities=None, protocol_version=NEW, report_progress=None)
+    )
+
+
+async def test_a_failed_call_ends_no_other_and_is_said_to_have_begun_perhaps(proxy: Proxy) -> None:
+    forwarder, context = Forwarder(f"{proxy.url}/mcp", None, by_agent=False), caller_of()
+    call = lambda name: forwarder.call(context, CallToolRequestParams(name=name, arguments={}))  # noqa: E731
+    await call("list_agents")
+    used = forwarder._client
+    assert used is not None
+    with pytest.raises(MCPError, match="There is no tool answer_ask"):
+        await call("answer_ask")
+    assert forwarder._client is used
+
+    lost = MCPError(CONNECTION_CLOSED, "Connection closed")
+    with patch.object(used.session, "call_tool", side_effect=lost):
+        said = (await call("start_session")).content[0].text  # type: ignore[union-attr]
+    assert "It may have begun: look with list_sessions" in said
+    assert forwarder._client is None
+    assert not (await call("list_agents")).is_error  # type: ignore[union-attr]
+    newer = forwarder._client
+
+    # A call of the connection before that fails only now.
+    before = SimpleNamespace(session=SimpleNamespace(call_tool=AsyncMock(side_effect=lost)))
+    with patch.object(forwarder, "_connected", return_value=before):
+        assert "Try again." in (await call("list_agents")).content[0].text  # type: ignore[union-attr]
+    assert forwarder._client is newer
+    await forwarder.close()
 
 
 async def test_a_client_that_an_agent_has_started_says_so(tmp_path: Path) -> None:
