@@ -41,19 +41,30 @@ def next_depth(working: Iterable[Session], *, by_agent: bool) -> int:
     return depth
 
 
-def has_agent_above(process: int) -> bool:
+def has_agent_above(process: int, proc: Path = Path("/proc")) -> bool:
     """Whether a process, or one above it, was started by an agent of a codex-proxy, as its variables say: some programs
     give few of theirs to the MCP servers that they start. False where the system does not tell (it does on Linux).
     """
+    mark = f"{AGENT_MARK}=".encode()
     for _ in range(MAX_ANCESTORS):
-        folder = Path(f"/proc/{process}")
+        folder = proc / str(process)
+        if any(each.startswith(mark) for each in _variables(folder)):
+            return True
         try:
-            if f"{AGENT_MARK}=".encode() in (folder / "environ").read_bytes():
-                return True
             # The name of the program, in brackets, may have spaces and brackets.
             process = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):  # no such process any more, or another user's
+        except (OSError, ValueError, IndexError):  # no such process any more
             return False
         if process <= 1:
             return False
     return False
+
+
+def _variables(folder: Path) -> list[bytes]:
+    """Returns the variables of a process, as NAME=VALUE. None of one that cannot be read: another user's, or one that
+    lets nobody look into it, as Codex does.
+    """
+    try:
+        return (folder / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return []

@@ -162,7 +162,9 @@ class Forwarder:
         return httpx2.AsyncClient(headers=self._headers, timeout=timeout, trust_env=False)
 
     async def _what_to_do(self, error: Exception, otherwise: str) -> str:
-        """Returns what a model is told of a call that has failed. `otherwise`: what it can do if the server is there."""
+        """Returns what a model is told of a call that has failed. `otherwise`: what it can do if the server
+        is there.
+        """
         root = self._url.removesuffix("/mcp")
         try:
             async with self._http() as http:

@@ -13,7 +13,7 @@ from codex_proxy.core.shown_text import escape_lines, one_line
 from codex_proxy.core.turn import MODEL_SEPARATOR
 from codex_proxy.http.middleware.rate_limit import RequestLimits, count_request
 from codex_proxy.parts.mcp_server import arguments
-from codex_proxy.parts.mcp_server.depth import DEPTH, next_depth
+from codex_proxy.parts.mcp_server.depth import DEPTH, depth_of, next_depth
 from codex_proxy.parts.mcp_server.texts import last_words, pages_text, shortened
 from codex_proxy.parts.mcp_server.waiting import wait, works
 from codex_proxy.parts.sessions.agents import AgentSettings
@@ -125,10 +125,27 @@ def _model(caller: Caller, given: arguments.StartSession) -> str:
 async def continue_session(caller: Caller, given: arguments.ContinueSession, _: Tell) -> Result:
     sessions, owner = caller.sessions, caller.owner
     session = await sessions.session(owner, given.session_id)
+    at_work = bool(session.turn or session.queued)
     with count_request(caller.limits, caller.client):
+        if caller.by_agent and not at_work:
+            await _deepen(caller, session)
         await sessions.run(sessions.submit(owner, session.id, [[_message(given.prompt)]], None))
-    done = "The agent works, and gets the message." if works(session) else "A new turn has begun."
+    done = "The agent works, and gets the message." if at_work else "A new turn has begun."
     return {"session_id": session.id, "state": "working", "said": done, "next": "Call wait_session."}
+
+
+async def _deepen(caller: Caller, session: Session) -> None:
+    """Notes that an agent begins another turn of a session: else two sessions could do so in turns without end. Raises
+    `Fault` NOT_ALLOWED beyond the limit.
+    """
+    sessions, owner = caller.sessions, caller.owner
+    others = [each for each in sessions.with_a_turn(owner) if each.id != session.id]
+    depth = next_depth(others, by_agent=True)
+    if depth > depth_of(session):
+        patch: dict[str, str | None] = {DEPTH: str(depth)}
+        await sessions.run(
+            sessions.change(owner, session.id, lambda same: same, patch=patch, is_activity=False)
+        )
 
 
 async def report(caller: Caller, session: Session) -> Result:
@@ -216,7 +233,12 @@ async def stop_session(caller: Caller, given: arguments.StopSession, _: Tell) ->
     sessions, owner = caller.sessions, caller.owner
     session = await sessions.session(owner, given.session_id)
     await sessions.run(sessions.submit(owner, session.id, ["cancel"], None))
-    await wait(sessions, owner, session.id, _, STOP_SECONDS)
+
+    def goes_on(now: Session) -> bool:
+        """Whether the turn has not ended, also if it waits for a person."""
+        return bool(now.turn) and now.turn == session.turn
+
+    await wait(sessions, owner, session.id, _, STOP_SECONDS, goes_on)
     return await report(caller, await sessions.session(owner, session.id))
 
 

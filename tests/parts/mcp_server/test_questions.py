@@ -112,6 +112,17 @@ async def test_without_forms_the_wait_says_that_a_person_has_to_decide(asking: P
         assert "no tool can" in ended["next"]
 
 
+async def test_a_session_that_waits_for_a_person_is_stopped(asking: Proxy) -> None:
+    async with mcp_client(asking, KEY) as client:
+        id = await started(client)
+        assert (await called(client, "wait_session", session_id=id))["state"] == "waits_for_a_person"
+        said = (await called(client, "continue_session", session_id=id, prompt="Hello."))["said"]
+        assert said == "The agent works, and gets the message."
+        stopped = await called(client, "stop_session", session_id=id)
+    assert stopped["state"] != "waits_for_a_person"
+    assert "waits_for" not in stopped
+
+
 @BOTH
 @pytest.mark.parametrize("action", ["cancel", "decline"])
 async def test_a_form_that_is_closed_decides_nothing_and_one_that_is_declined_denies(

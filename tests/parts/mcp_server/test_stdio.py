@@ -18,7 +18,7 @@ import pytest
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.shared.exceptions import MCPError
-from mcp_types import CONNECTION_CLOSED, CallToolRequestParams
+from mcp_types import CONNECTION_CLOSED, CallToolRequestParams, CallToolResult
 
 from codex_proxy.parts.mcp_server.depth import DEPTH, has_agent_above
 from codex_proxy.parts.mcp_server.stdio import Forwarder
@@ -91,7 +91,8 @@ async def test_settings_that_cannot_be_used_are_named(url: str, key: str) -> Non
     forwarder = Forwarder(f"{url}/mcp", key, by_agent=False)
     async with asyncio.timeout(PATIENCE):
         result = await forwarder.call(caller_of(), CallToolRequestParams(name="list_agents", arguments={}))
-    assert result.is_error  # type: ignore[union-attr]
+    assert isinstance(result, CallToolResult)
+    assert result.is_error
     said = result.content[0].text  # type: ignore[union-attr]
     assert "--base-url" in said
     assert "CODEX_PROXY_KEY" in said
@@ -107,7 +108,12 @@ def caller_of() -> Any:
 
 async def test_a_failed_call_ends_no_other_and_is_said_to_have_begun_perhaps(proxy: Proxy) -> None:
     forwarder, context = Forwarder(f"{proxy.url}/mcp", None, by_agent=False), caller_of()
-    call = lambda name: forwarder.call(context, CallToolRequestParams(name=name, arguments={}))  # noqa: E731
+
+    async def call(name: str) -> CallToolResult:
+        result = await forwarder.call(context, CallToolRequestParams(name=name, arguments={}))
+        assert isinstance(result, CallToolResult)
+        return result
+
     await call("list_agents")
     used = forwarder._client
     assert used is not None
@@ -120,7 +126,7 @@ async def test_a_failed_call_ends_no_other_and_is_said_to_have_begun_perhaps(pro
         said = (await call("start_session")).content[0].text  # type: ignore[union-attr]
     assert "It may have begun: look with list_sessions" in said
     assert forwarder._client is None
-    assert not (await call("list_agents")).is_error  # type: ignore[union-attr]
+    assert not (await call("list_agents")).is_error
     newer = forwarder._client
 
     # A call of the connection before that fails only now.
@@ -159,6 +165,24 @@ def test_an_agent_is_found_above_a_program_that_has_lost_the_mark(marked: bool) 
         found = has_agent_above(below)
         parent.communicate(b"\n")
     assert found is marked
+
+
+def test_above_a_process_that_cannot_be_read_an_agent_is_found(tmp_path: Path) -> None:
+    def add(process: int, parent: int, environ: bytes | None) -> None:
+        folder = tmp_path / str(process)
+        folder.mkdir()
+        (folder / "stat").write_text(f"{process} (a (b) c) S {parent} 1 1")
+        if environ is None:
+            (folder / "environ").mkdir()  # reading it is an OSError, also for root
+        else:
+            (folder / "environ").write_bytes(environ)
+
+    add(7, 6, b"A=1\0B=2")
+    add(6, 5, None)
+    add(5, 1, f"A=1\0{AGENT_MARK}=1\0".encode())
+    add(9, 1, f"MY_{AGENT_MARK}=1\0A={AGENT_MARK}=1".encode())
+    assert has_agent_above(7, tmp_path)
+    assert not has_agent_above(9, tmp_path)
 
 
 def children_of(process: int) -> list[int]:

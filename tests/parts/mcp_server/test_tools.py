@@ -287,6 +287,35 @@ async def test_agents_start_one_another_three_times_and_no_more(tmp_path: Path) 
         assert (await called(agent, "start_session", prompt="Hello."))["state"] == "working"
 
 
+async def test_an_agent_continues_a_session_no_deeper_than_the_limit(tmp_path: Path) -> None:
+    async with (
+        fake_proxy(tmp_path, held(tmp_path), **FAKE) as proxy,
+        mcp_client(proxy, headers=by_agent()) as agent,
+        mcp_client(proxy) as person,
+    ):
+        above, other = [
+            (await called(person, "start_session", prompt="Hello."))["session_id"] for _ in range(2)
+        ]
+        for id in (above, other):
+            await called(person, "wait_session", session_id=id)
+
+        async def depth(id: str) -> str:
+            return str((await AgentsClient(proxy).get(f"/sessions/{id}"))["metadata"][DEPTH])
+
+        for _ in range(MAX_DEPTH - 1):
+            deepest = (await called(agent, "start_session", prompt=WORK))["session_id"]
+        await called(agent, "continue_session", session_id=above, prompt=WORK)
+        assert await depth(above) == str(MAX_DEPTH)
+        said = await refused(agent, "continue_session", session_id=other, prompt="Hello.")
+        assert "which is the limit" in said
+        assert await depth(other) == "1"
+        # A message to an agent at work begins nothing; and a person begins what they like.
+        await called(agent, "continue_session", session_id=deepest, prompt="Shorter.")
+        await called(person, "continue_session", session_id=other, prompt="Hello.")
+        assert await depth(other) == "1"
+        (tmp_path / "go").touch()
+
+
 # --- the end of the server ------------------------------------------------------------------------------
 
 
