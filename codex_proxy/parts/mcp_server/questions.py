@@ -8,16 +8,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from typing import Any, Final, Literal
+from weakref import WeakSet
 
 import structlog
 from mcp.server.context import ServerRequestContext
 from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from codex_proxy.core.faults import Fault
 from codex_proxy.core.interfaces import keep_until_done
 from codex_proxy.core.json_values import encode_json
 from codex_proxy.core.shown_text import escape, escape_json
-from codex_proxy.parts.mcp_server.waiting import wait, works
+from codex_proxy.parts.mcp_server.waiting import StateReader, wait, works
 from codex_proxy.parts.mcp_server.work import WAIT_SECONDS, Caller, Result, Tell, report
 from codex_proxy.parts.sessions.approvals import Approval, Ask
 from codex_proxy.parts.sessions.sessions import Session
@@ -74,6 +76,10 @@ class Persons:
         person who has closed one is not asked again.
         """
         self._tasks: set[asyncio.Task[None]] = set()
+        self._forms: dict[tuple[str, str], tuple[str, asyncio.Task[None]]] = {}
+        """The open forms of 2025, by key and id of the question, with its session."""
+        self._readers: WeakSet[StateReader] = WeakSet()
+        """What the waits read."""
 
     async def wait(
         self, context: Context, caller: Caller, id: str, tell: Tell, answers: Mapping[str, Any] | None
@@ -85,12 +91,16 @@ class Persons:
         asks, modern = has_forms(context, caller), context.protocol_version in MODERN_PROTOCOL_VERSIONS
         for name, answer in (answers or {}).items() if asks else ():
             request_id, _, digest = name.rpartition(".")
-            await _answer(caller, id, request_id, digest, answer)
+            try:
+                await _answer(caller, id, request_id, digest, answer)
+            except Fault as fault:  # another one has answered, or the question is another one now
+                log.info("form_without_effect", session=id, reason=fault.failure.kind.name)
 
         def goes_on(session: Session) -> bool:
+            self._withdraw(owner, session)
             return works(session) or (asks and not modern and self._put(context, caller, session))
 
-        session = await wait(sessions, owner, id, tell, WAIT_SECONDS, goes_on)
+        session = await wait(sessions, owner, id, tell, WAIT_SECONDS, goes_on, self._reader)
         if asks and modern and not answers and (forms := _forms(session)):
             return InputRequiredResult(input_requests=forms)
         return await report(caller, session)
@@ -103,10 +113,22 @@ class Persons:
             if text:
                 self._asked[key] = True
                 work = self._ask(context, caller, session.id, ask, text)
-                keep_until_done(self._tasks, asyncio.create_task(work))
+                self._forms[key] = session.id, keep_until_done(self._tasks, asyncio.create_task(work))
         while len(self._asked) > MAX_KEPT:
             del self._asked[next(iter(self._asked))]
         return any(self._asked.get(key, False) for key in keys)
+
+    def _withdraw(self, owner: str, session: Session) -> None:
+        """Closes the forms with questions of a session that are no longer open."""
+        still = {(owner, ask.request_id) for ask in session.open_asks}
+        for key, (id, task) in self._forms.items():
+            if id == session.id and key[0] == owner and key not in still:
+                task.cancel()
+
+    def _reader(self, *given: Any) -> StateReader:
+        made = StateReader(*given)
+        self._readers.add(made)
+        return made
 
     async def _ask(self, context: Context, caller: Caller, session: str, ask: Ask, text: str) -> None:
         """Puts a question to the person, for as long as the client is connected."""
@@ -116,10 +138,14 @@ class Persons:
             closed = not await _answer(caller, session, ask.request_id, ask.digest, answer)
         except Exception as error:  # noqa: BLE001 - the client has left or broken MCP, or another one has answered
             log.info("form_without_effect", session=session, reason=type(error).__name__)
-        if closed:
-            self._asked[key] = False
-        else:
-            self._asked.pop(key, None)
+        finally:
+            self._forms.pop(key, None)
+            if closed:
+                self._asked[key] = False
+            else:
+                self._asked.pop(key, None)
+        for reader in self._readers:
+            reader.look()  # no form is open any more for which the wait goes on
 
     async def close(self) -> None:
         """Ends all forms."""

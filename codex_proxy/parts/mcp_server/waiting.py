@@ -11,7 +11,7 @@ import msgspec
 from codex_proxy.parts.mcp_server.texts import doing
 from codex_proxy.parts.sessions.service import Sessions
 from codex_proxy.parts.sessions.sessions import Session
-from codex_proxy.parts.sessions.stream import EncodedEvent, EventReader
+from codex_proxy.parts.sessions.stream import EncodedEvent, EventReader, MakeReader
 
 _BEGUN: Final = "agent.session.turn.item.added"
 _STATES: Final = frozenset(
@@ -19,7 +19,7 @@ _STATES: Final = frozenset(
 )
 
 
-class _StateReader(EventReader):
+class StateReader(EventReader):
     """Reads that the session has another state, and which items begin."""
 
     def _shown(self, told: Sequence[EncodedEvent]) -> Sequence[EncodedEvent]:
@@ -27,6 +27,10 @@ class _StateReader(EventReader):
 
     def _frame(self, event: bytes) -> bytes:
         return event + b"\n"
+
+    def look(self) -> None:
+        """Has the session looked at again."""
+        self._wakeup.wake()
 
 
 def works(session: Session) -> bool:
@@ -43,13 +47,14 @@ async def wait(
     tell: Callable[[str], Awaitable[None]],
     seconds: float,
     goes_on: Callable[[Session], bool] = works,
+    make: MakeReader = StateReader,
 ) -> Session:
     """Returns the session when it does not go on any more, or after some seconds. `tell` gets a line for each new thing
-    that the agent does. Raises `Fault`.
+    that the agent does. `make`: makes the `StateReader`. Raises `Fault`.
     """
     deadline = asyncio.get_running_loop().time() + seconds
     with sessions.streams.count(owner):
-        reader = await sessions.follow(owner, id, _StateReader)
+        reader = await sessions.follow(owner, id, make)
         try:
             session = await sessions.session(owner, id)
             while goes_on(session) and not reader.finished:

@@ -19,9 +19,10 @@ from codex_proxy.parts.sessions.sessions import Session
 from tests.http.serving import Proxy, fake_proxy
 from tests.parts.mcp_server.driving import NEW, OLD, called, mcp_client
 from tests.parts.mcp_server.test_stdio import connected
-from tests.parts.sessions.approving import ASKING, KEY, START_KEY, keyless_proxy
+from tests.parts.sessions.approving import ASKING, KEY, START_KEY, answer, keyless_proxy, shown
 from tests.parts.sessions.driving import AgentsClient
 from tests.parts.sessions.test_approvals import with_keys
+from tests.waiting import PATIENCE, eventually
 
 ASKS = "[[fake:approval]]"
 BOTH = pytest.mark.parametrize("mode", [OLD, NEW])
@@ -33,13 +34,18 @@ class Person:
     def __init__(self, **answer: Any) -> None:
         self.answer = answer
         self.shown: list[str] = []
+        self.withdrawn = False
         self.may_decide = asyncio.Event()
         self.may_decide.set()
 
     async def __call__(self, context: Any, params: Any) -> ElicitResult:
         assert isinstance(params, ElicitRequestFormParams)
         self.shown.append(params.message)
-        await self.may_decide.wait()
+        try:
+            await self.may_decide.wait()
+        except asyncio.CancelledError:
+            self.withdrawn = True
+            raise
         return ElicitResult(**self.answer)
 
 
@@ -157,6 +163,37 @@ async def test_a_form_stays_open_while_waits_come_and_go(
         assert (await called(client, "wait_session", session_id=id))["state"] == "finished"
     assert len(person.shown) == 1
     assert (await commands(asking, id))[0] == "completed"
+
+
+@BOTH
+async def test_a_question_that_is_answered_elsewhere_while_the_form_is_open_ends_the_wait(
+    asking: Proxy, mode: str
+) -> None:
+    person, agents = decides("deny"), AgentsClient(asking, KEY)
+    person.may_decide.clear()
+    async with mcp_client(asking, KEY, mode=mode, elicitation_callback=person) as client:
+        id = await started(client)
+        waiting = asyncio.create_task(called(client, "wait_session", session_id=id))
+        await eventually(lambda: person.shown)
+        (ask,) = await shown(agents, id)
+        assert (await answer(agents, id, ask, "approve")).status == 202
+        if mode == NEW:
+            person.may_decide.set()
+        assert (await waiting)["state"] == "finished"
+        assert (await commands(asking, id))[0] == "completed"
+        if mode == OLD:
+            await eventually(lambda: person.withdrawn)
+
+
+async def test_a_wait_ends_when_the_person_closes_the_form(asking: Proxy) -> None:
+    person = Person(action="cancel")
+    async with asyncio.timeout(20), mcp_client(asking, KEY, elicitation_callback=person) as client:
+        id = await started(client)
+        person.may_decide.clear()
+        waiting = asyncio.create_task(called(client, "wait_session", session_id=id))
+        await eventually(lambda: person.shown)
+        person.may_decide.set()
+        assert (await waiting)["state"] == "waits_for_a_person"
 
 
 @BOTH

@@ -132,7 +132,7 @@ async def test_a_failed_call_ends_no_other_and_is_said_to_have_begun_perhaps(pro
     # A call of the connection before that fails only now.
     before = SimpleNamespace(session=SimpleNamespace(call_tool=AsyncMock(side_effect=lost)))
     with patch.object(forwarder, "_connected", return_value=before):
-        assert "Try again." in (await call("list_agents")).content[0].text  # type: ignore[union-attr]
+        assert "Try again." in (await call("list_agents")).content[0].text
     assert forwarder._client is newer
     await forwarder.close()
 
