@@ -185,9 +185,12 @@ async def test_a_question_that_is_answered_elsewhere_while_the_form_is_open_ends
             await eventually(lambda: person.withdrawn)
 
 
-async def test_a_wait_ends_when_the_person_closes_the_form(asking: Proxy) -> None:
+async def test_a_wait_ends_when_the_person_closes_the_form(
+    asking: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(questions, "WAIT_SECONDS", PATIENCE * 2)
     person = Person(action="cancel")
-    async with asyncio.timeout(20), mcp_client(asking, KEY, elicitation_callback=person) as client:
+    async with asyncio.timeout(PATIENCE), mcp_client(asking, KEY, elicitation_callback=person) as client:
         id = await started(client)
         person.may_decide.clear()
         waiting = asyncio.create_task(called(client, "wait_session", session_id=id))
