@@ -559,13 +559,29 @@ panes.append(...Object.entries(PANES).map(([name, [title]]) => h("a", { href: `#
 json("/healthz").then(({ version }) => (document.getElementById("version").textContent = version ?? ""), () => {});
 /** Takes a key from the address, where a link has put it, and removes it from there. Returns whether there was one. */
 function takeKey() {
-  const given = new URLSearchParams(location.hash.slice(1)).get("key");
-  if (!given) return false;
+  const found = /^#key=(.+)$/.exec(location.hash)?.[1];
+  if (!found) return false;
+  history.replaceState(null, "", location.pathname);
+  const given = decoded(found);
+  // A link of somebody else must not make another key's sessions out of what is written next.
+  if (key.get() && given !== key.get() && !confirm("This link brings another key. Use it instead of yours?")) return false;
   if (given !== key.get()) sessionStorage.clear(); // drafts of another key
   key.set(given);
-  history.replaceState(null, "", location.pathname);
   return true;
 }
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text; // a key with a % that nobody has encoded
+  }
+}
+
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the address names the pane
+  main.focus();
+});
 
 addEventListener("hashchange", () => {
   if (takeKey()) return location.reload(); // what another key has asked, and was answered, is forgotten
