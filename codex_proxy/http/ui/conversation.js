@@ -267,7 +267,8 @@ export function conversation(id, ready, actions) {
     const old = place.parentElement.querySelector(":scope > .subagent");
     if (old) return old.remove();
     place.after(box);
-    const nested = new Map();
+    const problem = h("p", { class: "bad", role: "status" });
+    mine.after(problem);
     const at = `${path}/subagents/${encodeURIComponent(agent)}`;
     let after = "";
     const read = async () => {
@@ -276,16 +277,25 @@ export function conversation(id, ready, actions) {
       for (let more = true; more;) {
         const page = await api(`${at}/items?limit=${PAGE}&order=asc${after}`, { signal });
         for (const item of page.data) {
-          const view = itemView(item, {});
-          nested.set(item.id, view);
-          mine.append(h("div", { class: "entry" }, view.element));
+          mine.append(h("div", { class: "entry" }, itemView(item, {}).element));
         }
         if (page.last_id) after = `&after=${encodeURIComponent(page.last_id)}`;
         more = page.has_more;
       }
-      if (about.status === "active" && box.isConnected) setTimeout(() => read().catch(() => {}), SUBAGENT_MS);
+      return about.status === "active";
     };
-    await read().catch((error) => !signal.aborted && mine.append(h("p", { class: "bad" }, shown(error.message))));
+    const follow = async () => {
+      let more = true;
+      try {
+        if (!document.hidden && box.isConnected) more = await read();
+        problem.textContent = "";
+      } catch (error) {
+        problem.textContent = shown(error.message);
+        more = !FINAL.has(error.status);
+      }
+      if (more && box.parentElement && !signal.aborted) setTimeout(follow, SUBAGENT_MS);
+    };
+    await follow();
   }
 
   // --- the reading position ------------------------------------------------------------------------
