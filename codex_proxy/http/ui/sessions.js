@@ -10,6 +10,7 @@ import { canAsk, ask as askToNotify, told } from "./notices.js";
 
 const PAGE = 50;
 const TICK_MS = 1000;
+const OTHERS_MS = 2000;
 const SEARCH_MS = 250;
 const STATES = { idle: "idle", in_progress: "working", requires_action: "waits for you", failed: "failed" };
 const STEPS = { completed: "✓", in_progress: "▸", pending: "○" };
@@ -134,6 +135,17 @@ async function makePane(signal) {
       } else current.talk?.take(message);
     }
   });
+  /** Reads what the stream does not tell of the open session: it has only what happens in its own process. */
+  const readOthers = async () => {
+    const { id, talk } = current;
+    if (!talk || document.hidden || !element.isConnected) return;
+    const summary = await json(`${pathOf(id)}/summary`, { headers: BETA });
+    if (id !== current.id || (!summary.turn && JSON.stringify(summary) === JSON.stringify(known.get(id)))) return;
+    take(summary);
+    await talk.resume(false);
+  };
+  const followOthers = () => setTimeout(() => readOthers().catch(input.fail).finally(followOthers), OTHERS_MS);
+  if (choices.worker) followOthers();
   setInterval(() => {
     if (document.hidden || !element.isConnected) return;
     list.tick();

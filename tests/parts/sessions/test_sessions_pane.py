@@ -222,6 +222,27 @@ async def test_a_session_that_is_deleted_elsewhere_leaves_the_page(browser: Brow
         await expect(page.get_by_text("There is no session yet.")).to_be_visible()
 
 
+async def test_what_another_worker_does_in_the_open_session_is_shown(
+    browser: Browser, tmp_path: Path
+) -> None:
+    async with page_server(tmp_path) as proxy, open_page(browser, proxy) as page:
+
+        async def of_a_worker(route: Route) -> None:
+            await route.fulfill(json={**await (await route.fetch()).json(), "worker": 1})
+
+        await page.add_init_script("delete window.SharedWorker")  # its stream could not be cut off
+        await page.route("**/ui/api/choices", of_a_worker)
+        await page.route("**/session_events?*", lambda route: route.abort())
+        client = AgentsClient(proxy)
+        id = await client.idle_session()
+        await page.goto(f"{proxy.url}/#sessions/{id}")
+        await page.reload()
+        await expect(item(page, SAYS)).to_be_visible()
+        await client.send(id, message("At another worker."))
+        await expect(item(page, "At another worker.")).to_be_visible()
+        await expect(item(page, SAYS)).to_have_count(2)
+
+
 async def connections(page: Page) -> int:
     """How many tabs and workers of the browser have opened the stream themselves: tabs have none."""
     own = 0
@@ -498,6 +519,14 @@ async def test_a_key_in_the_address_is_used_and_removed(browser: Browser, tmp_pa
         await expect(page.get_by_text("What shall the agent do?")).to_be_visible()
         assert key_of("a") not in page.url
         await begin(page, "A secret of the first.")
+        id = page.url.rpartition("/")[2]
+        page.once("dialog", lambda asked: asked.dismiss())
+        await page.goto(f"{proxy.url}/#key={key_of('b')}")
+        await expect(entry(page, "A secret of the first.")).to_be_visible()
+        assert key_of("b") not in page.url
+        await page.goto(f"{proxy.url}/#sessions/{id}")
+        await expect(item(page, "A secret of the first.")).to_be_visible()
+        page.once("dialog", lambda asked: asked.accept())
         await page.goto(f"{proxy.url}/#key={key_of('b')}")
         await expect(page.get_by_text("There is no session yet.")).to_be_visible()
         assert key_of("b") not in page.url
