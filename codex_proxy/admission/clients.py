@@ -189,6 +189,8 @@ class Clients:
         """Returns the client with the limits that its key has now. Raises `Fault` INVALID_API_KEY if this key is no
         longer valid under its name, or one is required of a client without a key.
         """
+        if not client.digest and client.may_approve and not self.keys_required:
+            return self._of_start
         return self.by_name(client.name, client.digest) if client.digest else self.by_digest(None)
 
     def _client_of(self, keys: KeySet, key: Key) -> Client:

@@ -22,7 +22,7 @@ from codex_proxy.parts.sessions.stream import (
     EventReader,
     encode_event,
 )
-from codex_proxy.parts.sessions.summaries import SessionSummary, Viewer, summary_of
+from codex_proxy.parts.sessions.summaries import SessionSummary, ViewerNow, summary_of
 from codex_proxy.responses.service import ServerTasks
 
 log = structlog.get_logger(__name__)
@@ -50,8 +50,9 @@ class FeedReader(EventReader):
     """One client's stream. It ends when the server stops, or the client leaves."""
 
     def __init__(
-        self, owner: str, unread: ByteBudget, on_close: Callable[[EventReader], None], viewer: Viewer
+        self, owner: str, unread: ByteBudget, on_close: Callable[[EventReader], None], viewer: ViewerNow
     ) -> None:
+        """`viewer`: for whom summaries are made, with the rights of the moment."""
         super().__init__("", owner, unread, on_close)
         self.viewer = viewer
 
@@ -84,7 +85,7 @@ class Feed:
         self._reading = asyncio.Lock()
         """Held while a summary is read and sent, so that an older one does not come behind it."""
 
-    def new(self, viewer: Viewer) -> FeedReader:
+    def new(self, viewer: ViewerNow) -> FeedReader:
         """Returns a reader of what happens from now on."""
         reader = FeedReader(self.owner, self._unread, self._on_closed, viewer)
         self._readers.add(reader)
@@ -125,7 +126,11 @@ class Feed:
                 if session is None:  # deleted meanwhile
                     return
                 for reader in tuple(self._readers):
-                    summary = await summary_of(self._store, self.owner, session, reader.viewer)
+                    try:
+                        viewer = reader.viewer()
+                    except Fault:
+                        continue  # its key is no longer valid, with which the stream ends
+                    summary = await summary_of(self._store, self.owner, session, viewer)
                     reader.add([_event("agent.session.summary", summary=summary)])
             except Fault as fault:
                 log.warning("session_summary_not_sent", session=id, reason=fault.failure.message)

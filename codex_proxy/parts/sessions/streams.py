@@ -11,7 +11,7 @@ from codex_proxy.http.body import ByteBudget
 from codex_proxy.parts.sessions.feeds import Feed, FeedReader
 from codex_proxy.parts.sessions.records import SessionStore
 from codex_proxy.parts.sessions.stream import MAX_BEHIND_IN_ALL, EventReader, MakeReader, SessionReaders
-from codex_proxy.parts.sessions.summaries import Viewer
+from codex_proxy.parts.sessions.summaries import ViewerNow
 from codex_proxy.responses.service import ServerTasks
 
 MAX_STREAMS: Final = 1000
@@ -54,7 +54,7 @@ class Streams:
         """Returns the streams of all sessions of the owner, if there are any."""
         return self._feeds.get(owner)
 
-    def feed_reader(self, owner: str, store: SessionStore, viewer: Viewer) -> FeedReader:
+    def feed_reader(self, owner: str, store: SessionStore, viewer: ViewerNow) -> FeedReader:
         """Returns a reader of what happens in all sessions of the owner from now on."""
         if owner not in self._feeds:
             self._feeds[owner] = Feed(owner, self.unread, store, self._tasks, self._on_no_feed)

@@ -4,8 +4,8 @@ it to show a conversation. Source: docs/agents-api.md#beside-openais-api.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, Literal, NamedTuple, TypedDict
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, NamedTuple, TypeAlias, TypedDict
 
 from msgspec.structs import replace
 
@@ -95,6 +95,10 @@ class Viewer(NamedTuple):
 
     client: Client
     agent: Agent
+
+
+ViewerNow: TypeAlias = Callable[[], Viewer]
+"""Returns the viewer with the rights of the moment. Raises `Fault` INVALID_API_KEY once its key is no longer valid."""
 
 
 def title_of(session: Session) -> str:

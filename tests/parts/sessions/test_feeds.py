@@ -17,6 +17,7 @@ from codex_proxy.parts.sessions import feeds, stream
 from codex_proxy.parts.sessions.service import SESSIONS
 from tests.access.keyed import key_of, write_keys
 from tests.http.serving import fake_proxy
+from tests.parts.sessions.approving import START_KEY, keyless_proxy
 from tests.parts.sessions.driving import BETA, TURN_ENDS, AgentsClient, message
 from tests.parts.sessions.test_summaries import change, summary
 from tests.waiting import PATIENCE, eventually
@@ -209,6 +210,30 @@ async def test_a_key_hears_of_its_own_sessions_only(tmp_path: Path) -> None:
             mine_id = await mine.idle_session()
             await reader.until("agent.session.idle", session=mine_id)
             assert theirs_id not in json.dumps(reader.events)
+
+
+async def test_a_summary_shows_the_rights_of_the_moment(tmp_path: Path) -> None:
+    write_keys(tmp_path, one={"may_approve": False})
+    async with fake_proxy(tmp_path) as proxy:
+        client = AgentsClient(proxy, key_of("one"))
+        id = await client.idle_session()
+        async with feed(client, key_of("one")) as reader:
+            await reader.next()
+            keys = proxy.server.keyring.current()
+            write_keys(tmp_path, one={"may_approve": True})
+            await eventually(lambda: proxy.server.keyring.current() is not keys)
+            await change(client, id, title="Roof")
+            assert (await reader.summary(id, title="Roof"))["may_approve"]
+
+
+async def test_with_the_key_of_this_start_each_summary_says_that_it_may_approve(tmp_path: Path) -> None:
+    async with keyless_proxy(tmp_path) as proxy:
+        client = AgentsClient(proxy, START_KEY)
+        id = await client.idle_session()
+        async with feed(client, START_KEY) as reader:
+            await reader.next()
+            await change(client, id, title="Roof")
+            assert (await reader.summary(id, title="Roof"))["may_approve"]
 
 
 async def test_a_server_that_stops_ends_the_stream(tmp_path: Path) -> None:
