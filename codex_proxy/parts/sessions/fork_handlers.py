@@ -24,6 +24,7 @@ from codex_proxy.parts.sessions.handlers import environment_of, sandbox_in
 from codex_proxy.parts.sessions.records import records_of
 from codex_proxy.parts.sessions.request_values import id_in, parse, sessions_at
 from codex_proxy.parts.sessions.running import MANY_ENTRIES
+from codex_proxy.parts.sessions.service import Sessions
 from codex_proxy.parts.sessions.sessions import Entry, Session, SessionTurn, session_object
 from codex_proxy.parts.sessions.state import Stored
 from codex_proxy.parts.sessions.stored_responses import (
@@ -36,7 +37,6 @@ from codex_proxy.store.store import Store
 from codex_proxy.store.values import (
     ChainTurn,
     ContextTooLarge,
-    NotFinished,
     NotStored,
     StoredItem,
     StoredResponse,
@@ -45,23 +45,39 @@ from codex_proxy.store.values import (
 MANY_BYTES: Final = 1 << 20
 """Bytes of responses above which they are converted in a thread."""
 
+MAX_READS: Final = 10
+"""How often a session at work is read to be forked."""
+
 
 async def fork_session(request: web.Request) -> web.Response:
     """Creates a session with the settings of another one, and with its items before `before_item`, or with all."""
     sessions, owner = sessions_at(request)
     given, _ = await parse(request, wire.ForkBody)
-    source = await sessions.session(owner, id_in(request))
-    entries = await sessions.store.all_entries(owner, source.id)
+    source, turns, entries = await _read(sessions, owner, id_in(request))
     if given.before_item is not None:
         places = [place for place, entry in enumerate(entries) if entry.id == given.before_item]
         if not places:
             raise bad_request("The session has no such item. GET .../items lists them.", "before_item")
         entries = entries[: places[0]]
-    turns = await sessions.store.all_turns(owner, source.id)
     long = len(entries) > MANY_ENTRIES
     entries = await beside_the_loop(partial(kept_entries, entries, source.turn), long=long)
     fork = fork_of(source, sessions.new_id("sess_"), entries, given.title, sessions.now())
     return await _create(request, fork, turns, entries)
+
+
+async def _read(sessions: Sessions, owner: str, id: str) -> tuple[Session, list[SessionTurn], list[Entry]]:
+    """Reads a session, its turns and its entries: again while another turn begins or ends meanwhile, for the session
+    says which items have not ended.
+    """
+    source = await sessions.session(owner, id)
+    for _ in range(MAX_READS):
+        turn = source.turn
+        entries = await sessions.store.all_entries(owner, id)
+        turns = await sessions.store.all_turns(owner, id)
+        source = await sessions.session(owner, id)
+        if source.turn == turn:
+            return source, turns, entries
+    raise conflict("The session's turns come and go too fast. Try again when it is idle.")
 
 
 async def create_session_of_response(request: web.Request) -> web.Response:
@@ -106,8 +122,6 @@ async def _chain_of(store: Store, found: StoredResponse) -> list[ChainTurn]:
             return [ChainTurn(found.id, tuple(items), ())]
         except ContextTooLarge as error:
             raise bad_request(f"The response cannot become a session: {error}.", "id") from None
-        except NotFinished:
-            raise conflict("A response that this one continues has not ended.") from None
         except NotStored as error:
             raise Fault.of(FaultKind.NOT_FOUND, f"'{excerpt(error.id)}' was deleted.") from None
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from codex_proxy.parts.sessions.records import SessionStore
+from codex_proxy.parts.sessions.sessions import Entry
 from tests.access.keyed import key_of, write_keys
 from tests.http.serving import fake_proxy
 from tests.parts.sessions.driving import AgentsClient, check_object, message
@@ -35,6 +37,30 @@ async def items_of(client: AgentsClient, id: str) -> list[dict[str, Any]]:
 
 def without_ids(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in each.items() if name not in ("id", "turn_id")} for each in items]
+
+
+async def test_a_fork_has_the_turn_that_begins_while_the_session_is_read(
+    client: AgentsClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id = await client.idle_session("One.")
+    read, waits = SessionStore.all_entries, False
+
+    async def begin_behind(self: SessionStore, owner: str, session: str) -> list[Entry]:
+        nonlocal waits
+        entries = await read(self, owner, session)
+        if not waits:
+            waits = True
+            await client.send(id, message("[[fake:tool_call]]"))
+            await eventually_waits(client, id)
+        return entries
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SessionStore, "all_entries", begin_behind)
+        made = await fork(client, id)
+    texts = [each["content"][0]["text"] for each in await items_of(client, made["id"]) if "role" in each]
+    assert "[[fake:tool_call]]" in texts
+    turns = await client.all(f"/sessions/{made['id']}/turns")
+    assert sorted(turn["status"] for turn in turns) == ["cancelled", "completed"]
 
 
 async def test_a_fork_has_the_settings_the_turns_and_the_items_of_the_session(client: AgentsClient) -> None:
