@@ -233,14 +233,14 @@ def _agent_lines(agent: Agent, spec: AgentSpec, settings: Settings, *, keyed: bo
 
 def _page_lines(server: Any, base: str, start_key: str) -> list[str]:
     """Returns the lines with the page and the key of this start: in a link, whose end browsers send to no server."""
-    page = base.removesuffix("v1")
+    page, until = base.removesuffix("v1"), "until this server ends or the first key is made"
     if not start_key:
         return [] if server.page is None else [f"  page       {page}"]
     if server.page is None:
-        return [f"  key        {start_key} (may approve what agents ask, until this server ends)"]
+        return [f"  key        {start_key} (may approve what agents ask, {until})"]
     return [
         f"  page       {page}#key={start_key}",
-        "             (who has this link may approve what agents ask, until this server ends)",
+        f"             (who has this link may approve what agents ask, {until})",
     ]
 
 

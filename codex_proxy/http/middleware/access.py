@@ -292,8 +292,11 @@ def origin_of(request: web.Request) -> Origin:
     """
     hops = request.headers.get(HOPS_HEADER, "").split(",", _MAX_HOPS)
     key = key_in(request) if request.app[PASSES_KEYS] else ""
-    if key and request.app[CLIENTS].is_of_start(digest_of(key)):  # it is for this server only
-        key = ""
+    is_of_start = request.app[CLIENTS].is_of_start
+    if key and is_of_start(
+        digest_of(key)
+    ):  # it is for this server only, and the other key for the model server
+        key = next((other for other in keys_in(request) if not is_of_start(digest_of(other))), "")
     given = request.headers
     headers = {name: given[name] for name in request.app[FORWARDED_HEADERS] if name in given}
     only = request[CLIENT].catalog.only

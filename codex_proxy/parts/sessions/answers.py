@@ -11,12 +11,11 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from codex_proxy.core.faults import bad_request
-from codex_proxy.http.body import name_ignored, parse_body, read_body
-from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER
+from codex_proxy.http.middleware.request_context import CLIENT, NOTES
 from codex_proxy.parts.sessions import wire
 from codex_proxy.parts.sessions.approvals import Approval
 from codex_proxy.parts.sessions.commands import Submitted
-from codex_proxy.parts.sessions.service import SESSIONS
+from codex_proxy.parts.sessions.request_values import id_in, parse, sessions_at
 
 
 async def answer_ask(request: web.Request) -> web.Response:
@@ -24,14 +23,10 @@ async def answer_ask(request: web.Request) -> web.Response:
 
     The same answer again does nothing. The answer has no body.
     """
-    sessions, owner = request.app[SESSIONS], request[OWNER]
-    body = await read_body(request)
-    given, ignored = await parse_body(
-        request, body, lambda body, _: wire.parse_body_of(wire.AnswerBody, body)
-    )
-    name_ignored(request, ignored)
+    sessions, owner = sessions_at(request)
+    given, _ = await parse(request, wire.AnswerBody)
     approval = _approval(request.match_info["request_id"], given)
-    session = await sessions.session(owner, request.match_info["id"])
+    session = await sessions.session(owner, id_in(request))
     request[NOTES] |= {"session": session.id}
     await sessions.run(sessions.submit(owner, session.id, marked([approval], request), None))
     return web.Response(status=202)

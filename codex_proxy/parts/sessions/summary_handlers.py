@@ -77,6 +77,10 @@ async def update_session_summary(request: web.Request) -> web.Response:
     request[NOTES] |= {"session": id}
     if not given.model_fields_set:
         raise bad_request("Give at least one of 'title' and 'archived'.")
+    if given.archived and given.model_fields_set == {"archived"}:
+        session = await sessions.session(owner, id)
+        if session.archived_at is not None:
+            return json_response(await _summary(request, session))
     now = sessions.now()
 
     def changed(session: Session) -> Session:

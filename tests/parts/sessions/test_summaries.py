@@ -158,6 +158,9 @@ async def test_an_archived_session_takes_no_message_until_it_is_restored(client:
     id = await client.idle_session("Mend the roof.")
     before = await client.get(f"/sessions/{id}")
     assert (await change(client, id, archived=True)).body["archived"]
+    archived = await summary(client, id)
+    again = await change(client, id, archived=True)
+    assert (again.status, again.body) == (200, archived), "it is what was asked for"
     assert await listed(client) == []
     assert await listed(client, "?archived=true") == [id]
     assert await listed(client, "?archived=true&search=roof") == [id]

@@ -24,6 +24,7 @@ from codex_proxy.surfaces.answers.fault_table import TABLE
 from tests.http.serving import ENVIRONMENT, Proxy, fake_proxy, running_proxy, user
 from tests.http_responses.test_websocket import answer_to, error_of, open_socket, send
 from tests.model_server import CASES, Case, Talk, chunk, event, proxy_before, raw_upstream, text, upstream
+from tests.parts.sessions.approving import START_KEY, keyless_proxy
 from tests.parts.upstream.serving import connecting_proxy
 from tests.response_events import message, response_with
 from tests.waiting import PATIENCE, eventually
@@ -528,6 +529,17 @@ async def test_each_clients_own_key_is_passed_on_where_the_operator_says_so(tmp_
             assert (refused.status, refused.error["code"]) == (401, "invalid_api_key")
             assert "sk-wrong" not in refused.text
             assert (await proxy.ask(body)).status == 401
+
+
+async def test_beside_the_key_of_this_start_the_other_key_is_passed_on(tmp_path: Path) -> None:
+    async with upstream() as server:
+        server.key = "sk-clients"
+        given = {"agent": "openai-chat", "upstream_url": server.url, "upstream_key": "client"}
+        async with keyless_proxy(tmp_path, **given, approvals="decline") as proxy:
+            both = {"Authorization": f"Bearer {START_KEY}", "x-api-key": "sk-clients"}
+            assert (await proxy.ask(user() | {"model": "small"}, headers=both)).status == 200
+            alone = {"Authorization": f"Bearer {START_KEY}"}
+            assert (await proxy.ask(user() | {"model": "small"}, headers=alone)).status == 401
 
 
 @pytest.mark.parametrize(
