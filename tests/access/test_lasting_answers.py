@@ -22,6 +22,7 @@ from codex_proxy.core.passing import PASSED_PATHS
 from codex_proxy.http.app_keys import CLIENTS
 from codex_proxy.http.middleware.access import ABORT_SECONDS, RIGHTS
 from codex_proxy.http.middleware.rate_limit import CONNECTIONS
+from codex_proxy.http.page import FILES
 from codex_proxy.parts import absent_part
 from tests.access.keyed import key_header, keyed_proxy, look_now, write_keys
 from tests.http.serving import Proxy, fake_proxy, until, user
@@ -55,7 +56,7 @@ SHORT_OF_SESSIONS: Final = (
     *("POST /agents", "GET /agents", "GET /agents/{id}", "POST /agents/{id}", "DELETE /agents/{id}"),
     *("GET /agents/sessions", "GET /agents/sessions/{id}", "POST /agents/sessions/{id}"),
     *("DELETE /agents/sessions/{id}", "POST /agents/sessions/{id}/events", "GET /agents/sessions/{id}/items"),
-    "POST /agents/sessions/{id}/asks/{request_id}",
+    *("POST /agents/sessions/{id}/asks/{request_id}", "POST /responses/{id}/session"),
     *("GET /agents/session_summaries", "GET /agents/sessions/{id}/summary"),
     *("POST /agents/sessions/{id}/summary", "POST /agents/sessions/{id}/fork"),
     *("GET /agents/sessions/{id}/turns", "GET /agents/sessions/{id}/turns/{turn_id}"),
@@ -140,21 +141,7 @@ SHORT: Final = frozenset(
         *("POST /conversations", "POST /conversations/{id}", "GET /conversations/{id}"),
         *("DELETE /conversations/{id}", "POST /conversations/{id}/items", "GET /conversations/{id}/items"),
         *("GET /conversations/{id}/items/{item_id}", "DELETE /conversations/{id}/items/{item_id}"),
-        *(
-            "GET /ui/page.js",
-            "GET /ui/playground.js",
-            "GET /ui/lib.js",
-            "GET /ui/code.js",
-            "GET /ui/style.css",
-            "GET /ui/items.js",
-            "GET /ui/items.css",
-            "GET /ui/output.js",
-            "GET /ui/markdown.js",
-            "GET /ui/inline.js",
-            "GET /ui/diff.js",
-            "GET /ui/changes.js",
-            "GET /ui/asks.js",
-        ),
+        *(f"GET /ui/{name}" for name in FILES if name != "index.html"),
         *(
             "GET /ui/api/state",
             "GET /ui/api/turns",
@@ -167,6 +154,8 @@ SHORT: Final = frozenset(
         *(SHORT_OF_SESSIONS if HAS_SESSIONS else ()),
         *(SHORT_OF_MANAGED_AGENTS if HAS_MANAGED_AGENTS else ()),
         *(() if absent_part("paths", "/files") else SHORT_OF_FILES),
+        # What lasts of these has an MCP session, which is tried in tests/parts/mcp_server.
+        *(() if absent_part("paths", "/mcp") else ("POST /mcp", "GET /mcp", "DELETE /mcp")),
         *("GET /ui/api/stored", "GET /ui/api/stored/{id}/tree", "GET /ui/api/conversations"),
     }
 )
@@ -458,7 +447,7 @@ async def test_a_body_that_is_still_sent_is_read_no_further(proxy: Proxy, tmp_pa
     writers, replies = [], []
     for route in posts:
         path = route.removeprefix("POST ").replace("{id}", "x").replace("{request_id}", "y")
-        path = path if path.startswith(("/api/", "/ui/")) else f"/v1{path}"
+        path = path if path.startswith(("/api/", "/ui/", "/mcp")) else f"/v1{path}"
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.server.port)
         authorization = key_header("one")["Authorization"]
         head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: {authorization}\r\n"

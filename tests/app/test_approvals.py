@@ -55,4 +55,4 @@ async def test_no_child_has_the_key_that_may_approve(tmp_path: Path) -> None:
     environment = (tmp_path / "env").read_text()
     assert "PATH=" in environment
     assert KEY not in environment
-    assert "PROXY_" not in environment
+    assert "\nPROXY_" not in f"\n{environment}"

@@ -23,7 +23,7 @@ from tests.waiting import PATIENCE
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 CLIPBOARD = ["clipboard-read", "clipboard-write"]
-COMMANDS = ("cline", "codex", "copilot", "open-webui", "opencode", "pi", "qwen")
+COMMANDS = ("claude", "cline", "codex", "copilot", "open-webui", "opencode", "pi", "qwen")
 """The programs that the shell blocks start: each is one that ends at once."""
 
 

@@ -71,6 +71,7 @@ def test_an_unknown_program_gets_no_large_output_in_a_waiting_call() -> None:
         "qwen",
         "copilot",
         "claude-acp",
+        "kimi",
     }
 
 

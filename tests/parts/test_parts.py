@@ -20,6 +20,7 @@ from codex_proxy.agents.names import BUILT_IN
 from codex_proxy.agents.registry import specs
 from codex_proxy.cli import SETTINGS_OPTION
 from codex_proxy.core.passing import PASSED_PATHS
+from codex_proxy.http.endpoints import ENDPOINTS
 from codex_proxy.parts import KNOWN, KnownPart, Part, own_settings_of, parts
 from codex_proxy.settings.fields import Settings
 from tests import every_agent
@@ -82,9 +83,14 @@ def known_of(part: Part) -> KnownPart:
 
 
 def paths_of(part: Part) -> tuple[str, ...]:
-    """Returns the paths of a part's endpoints, with one for all that are below a first name."""
+    """Returns the paths of a part's endpoints, with one for all that are below a first name which the core has not."""
     paths = [each.path for each in pkgutil.resolve_name(part.endpoints)] if part.endpoints else []
+    of_parts = {
+        each.path for other in parts() if other.endpoints for each in pkgutil.resolve_name(other.endpoints)
+    }
+    of_core = {each.path[1:].partition("/")[0] for each in ENDPOINTS if each.path not in of_parts}
     names = {path: path[1:].partition("/")[0] for path in paths}
+    names = {path: name for path, name in names.items() if name not in of_core}
     return tuple(
         dict.fromkeys(f"/{name}" if path == f"/{name}" else f"/{name}/" for path, name in names.items())
     )

@@ -82,7 +82,7 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
         """`alone`: the process serves only this session. `servers` and `ahead`: see `SessionOpening`."""
         self._reader = UpdateReader(new_id, program.preset)
         super().__init__(STATES, self._reader.events)
-        self._program = program
+        self.program = program
         self._new_id = new_id
         self._requests: ChannelRequests[int, Message] = ChannelRequests(
             self._writes, lambda number: request_id(channel, number), request
@@ -106,7 +106,7 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
     @property
     def is_tested(self) -> bool:
         """Whether the program was tested, so that it is known when it requests the client's tools."""
-        return bool(self._program.preset.tested_release)
+        return bool(self.program.preset.tested_release)
 
     @property
     def awaits_prompt(self) -> bool:
@@ -114,7 +114,7 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
 
     @property
     def reopen_id(self) -> str:
-        return self.session if self.awaits_prompt and self._program.reopen_method else ""
+        return self.session if self.awaits_prompt and self.program.reopen_method else ""
 
     @property
     def lost(self) -> bool:
@@ -262,19 +262,19 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
         if self._state is not TurnState.PROMPTING or call is None:
             self._writes.append(answer(id, CANCELLED))
             return
-        if self._program.preset.titles_name_tools:
+        if self.program.preset.titles_name_tools:
             call = msgspec.structs.replace(call, name=call.title)
         reported = self._reader.open_calls_with_id(call)
         known = self._reader.add_call(call)
         turn = self._turn
         decides = turn.approvals == "ask" or turn.toolset is not None
-        free = self._program.allows_all(turn.sandbox) and not decides
+        free = self.program.allows_all(turn.sandbox) and not decides
         if free or self.calls.tools.may_be_allowed(call, reported):
             self._writes.append(answer(id, decision(options, allow=True)))
             return
         name = self._new_id("ask_")
         self._questions[name] = (id, options)
-        item, confined = self._reader.item_of(call), self._program.confined
+        item, confined = self._reader.item_of(call), self.program.confined
         self._events.append(question_of(name, call, known, turn, confined=confined, item_id=item))
 
     def _write_answer(self, request_id: str, question: tuple[RequestId, Any], reply: Decision) -> None:
@@ -307,11 +307,11 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
             return
         if message.error is not None:
             self._reader.drop_held()
-            self._fail(failure_of_error(message.error, self._program.preset))
+            self._fail(failure_of_error(message.error, self.program.preset))
             return
         self._reader.release_doubtful()
         result = object_at(message.result)
-        end = turn_end(result, self._reader, self._program.preset, rejected=self._rejected)
+        end = turn_end(result, self._reader, self.program.preset, rejected=self._rejected)
         usage = None if isinstance(end, Failure) else self._usage.read_result(result)
         if usage is not None:
             self._events.append(UsageReported(usage, "provider"))

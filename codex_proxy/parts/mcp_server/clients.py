@@ -45,10 +45,11 @@ class McpClients:
 
     async def serve(self, request: web.Request, body: bytes, caller: Caller) -> web.StreamResponse:
         """Returns the answer to a request."""
-        manager = await self._manager(caller.owner)
+        manager = await self.manager(caller.owner)
         return await serve(manager.handle_request, request, body, self._exchanges, **{CALLER: caller})
 
-    async def _manager(self, owner: str) -> StreamableHTTPSessionManager:
+    async def manager(self, owner: str) -> StreamableHTTPSessionManager:
+        """Returns the running manager of a key's sessions."""
         started = self._managers.get(owner)
         if started is None:
             started = self._managers[owner] = asyncio.get_running_loop().create_future()

@@ -74,7 +74,8 @@ class Forwarder:
         if key:
             self._headers["Authorization"] = f"Bearer {key}"
         self._connecting = asyncio.Lock()
-        self._client: Client | None = None
+        self.client: Client | None = None
+        """The connection that calls use; None if there is none."""
         self._task: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
 
@@ -106,7 +107,7 @@ class Forwarder:
             if code == INVALID_PARAMS:
                 raise  # the server's own answer
             # A server that was started again knows nothing of this connection. Other calls may go on in a newer one.
-            if code in ENDED and self._client is client:
+            if code in ENDED and self.client is client:
                 await self.close()
             began = params.name in STARTING and code != INVALID_REQUEST
             return failed(await self._what_to_do(error, MAY_HAVE_BEGUN if began else TRY_AGAIN))
@@ -114,18 +115,18 @@ class Forwarder:
     async def close(self) -> None:
         """Ends the connection; the next call makes another one."""
         task, stop = self._task, self._stop
-        self._client, self._task, self._stop = None, None, asyncio.Event()
+        self.client, self._task, self._stop = None, None, asyncio.Event()
         stop.set()
         if task is not None:
             await asyncio.wait({task})
 
     async def _connected(self, session: ServerSession) -> Client:
         async with self._connecting:
-            if self._client is None:
+            if self.client is None:
                 made: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
                 self._task = asyncio.create_task(self._keep(session, made, self._stop))
-                self._client = await made
-            return self._client
+                self.client = await made
+            return self.client
 
     async def _keep(self, session: ServerSession, made: asyncio.Future[Client], stop: asyncio.Event) -> None:
         """Connects as the client of `session` would, and keeps the connection until `stop`."""

@@ -258,9 +258,9 @@ def test_a_title_gives_permission_only_where_the_programs_own_code_writes_it(
     trusted: bool, request_fields: dict[str, Any], allowed: bool
 ) -> None:
     talk = Talk()
-    program = talk.played.turn._program
+    program = talk.played.turn.program
     preset = msgspec.structs.replace(program.preset, titles_name_tools=trusted)
-    talk.played.turn._program = msgspec.structs.replace(program, preset=preset)
+    talk.played.turn.program = msgspec.structs.replace(program, preset=preset)
     talk.tell(report("tool_call", "t", title=WEATHER, kind="other", status="pending"))
     assert talk.ask_permission("t", **request_fields) == (trusted and allowed)
 

@@ -115,25 +115,25 @@ async def test_a_failed_call_ends_no_other_and_is_said_to_have_begun_perhaps(pro
         return result
 
     await call("list_agents")
-    used = forwarder._client
+    used = forwarder.client
     assert used is not None
     with pytest.raises(MCPError, match="There is no tool answer_ask"):
         await call("answer_ask")
-    assert forwarder._client is used
+    assert forwarder.client is used
 
     lost = MCPError(CONNECTION_CLOSED, "Connection closed")
     with patch.object(used.session, "call_tool", side_effect=lost):
         said = (await call("start_session")).content[0].text  # type: ignore[union-attr]
     assert "It may have begun: look with list_sessions" in said
-    assert forwarder._client is None
+    assert forwarder.client is None
     assert not (await call("list_agents")).is_error
-    newer = forwarder._client
+    newer = forwarder.client
 
     # A call of the connection before that fails only now.
     before = SimpleNamespace(session=SimpleNamespace(call_tool=AsyncMock(side_effect=lost)))
     with patch.object(forwarder, "_connected", return_value=before):
         assert "Try again." in (await call("list_agents")).content[0].text
-    assert forwarder._client is newer
+    assert forwarder.client is newer
     await forwarder.close()
 
 

@@ -220,12 +220,12 @@ async def test_the_first_requests_of_a_key_that_come_together_are_all_answered(p
 
 async def test_a_first_client_that_leaves_at_once_stops_no_other_of_its_key() -> None:
     clients = McpClients(stateless=False)
-    first = asyncio.create_task(clients._manager("one"))
+    first = asyncio.create_task(clients.manager("one"))
     await asyncio.sleep(0)
     first.cancel()
     await asyncio.wait({first})
     async with asyncio.timeout(PATIENCE):
-        manager = await clients._manager("one")
+        manager = await clients.manager("one")
         assert manager._task_group is not None
     await clients.close()
 
