@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NotRequired, TypedDict
 
 from aiohttp import web
 from pydantic import BaseModel
@@ -20,6 +20,7 @@ from codex_proxy.http.middleware.request_context import CLIENT
 from codex_proxy.parts.mcp_server.work import Caller
 from codex_proxy.parts.sessions.service import SESSIONS
 from codex_proxy.settings.fields import Settings
+from codex_proxy.surfaces.errors import Error
 
 if TYPE_CHECKING:
     from codex_proxy.parts.mcp_server.clients import McpClients
@@ -39,6 +40,20 @@ class JsonRpcMessage(BaseModel):
     id: int | str | None = None
     method: str | None = None
     params: dict[str, Any] | None = None
+
+
+class RpcErrorObject(TypedDict):
+    code: int
+    message: str
+    data: NotRequired[Any]
+
+
+class RpcFailure(TypedDict):
+    """An error of the protocol."""
+
+    jsonrpc: str
+    id: NotRequired[int | str | None]
+    error: RpcErrorObject
 
 
 class McpService:
@@ -101,10 +116,15 @@ async def _serve(request: web.Request, body: bytes) -> web.StreamResponse:
     return await clients.serve(request, body, caller)
 
 
-def _endpoint(route: str, handler: Any, **more: Any) -> Endpoint:
+_REFUSALS: Final = dict.fromkeys(("400", "404", "406", "409", "415"), (Error, RpcFailure))
+"""The errors that are this server's own, or the protocol's."""
+
+
+def _endpoint(route: str, handler: Any, more_answers: Mapping[str, Any] = _REFUSALS, **more: Any) -> Endpoint:
     return Endpoint(
         route,
         handler,
+        more_answers=dict(more_answers),
         chapter="The server itself",
         kind="stored",
         versioned=False,
@@ -121,7 +141,7 @@ ENDPOINTS: Final = (
         post_to_mcp,
         answer=dict[str, Any],
         body=JsonRpcMessage,
-        more_answers={"202": ""},
+        more_answers={"202": "", **_REFUSALS},
         streams=dict[str, Any],
     ),
     _endpoint("GET /mcp", stream_of_mcp, answer="text/event-stream"),
