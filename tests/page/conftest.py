@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest_asyncio
 
 from tests.access.browser import required_browser
 from tests.http.serving import Proxy, fake_proxy
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, eventually
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Page
@@ -23,11 +24,23 @@ FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
 async def chromium() -> AsyncIterator[Browser]:
     from playwright.async_api import async_playwright
 
-    program = required_browser()
+    program, others = required_browser(), drivers()
     async with async_playwright() as playwright:
         started = await playwright.chromium.launch(executable_path=program, args=list(FLAGS))
         yield started
         await started.close()
+    # Playwright does not wait for its driver, whose end this event loop has to see.
+    await eventually(lambda: drivers() <= others)
+
+
+def drivers() -> set[int]:
+    """The processes of Playwright that this one has started."""
+    found = set()
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            if "run-driver" in child.cmdline():
+                found.add(child.pid)
+    return found
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
