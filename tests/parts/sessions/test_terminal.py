@@ -74,10 +74,13 @@ async def in_terminal(folder: Path, *arguments: str) -> AsyncIterator[tuple[str,
 
 
 async def test_what_the_terminal_shows_approves_and_no_child_finds_it(tmp_path: Path) -> None:
-    async with in_terminal(tmp_path) as (url, key):
-        person, program = (openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=each) for each in (key, "none"))
-        folder: Any = {"type": "self_hosted", "workspace_directory": str(tmp_path / "work"), "remote_url": ""}
-        agent: Any = {"model": "codex-5"}
+    folder: Any = {"type": "self_hosted", "workspace_directory": str(tmp_path / "work"), "remote_url": ""}
+    agent: Any = {"model": "codex-5"}
+    async with (
+        in_terminal(tmp_path) as (url, key),
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key) as person,
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as program,
+    ):
         for text in ("[[fake:approval]]", "[[fake:approval_patch]]"):
             stream = await program.beta.agents.sessions.create(
                 environment=folder, agent=agent, input=text, stream=True
