@@ -34,11 +34,11 @@ class Course:
     calls: bool = False
 
 
-OF_EACH_KIND = Course("course", {"proto": 4, "app-server": 7}, {"proto": 16, "app-server": 26}, ANSWER_TEXT)
+OF_EACH_KIND = Course("course", {"proto": 4, "app-server": 7}, {"proto": 16, "app-server": 27}, ANSWER_TEXT)
 WITH_A_CALL = Course(
     "tool_calls_after_text",
     {"proto": 3, "app-server": 3},
-    {"proto": 11, "app-server": 11},
+    {"proto": 11, "app-server": 12},
     "Let me check.",
     calls=True,
 )
@@ -54,7 +54,8 @@ EVERY = range(1000)
 class Row:
     """A misbehaviour of the fake agent (see its README), and what kind of fault a client is told.
 
-    `places`: lines behind which it strikes; negative ones count from the last, None is one in the middle.
+    `places`: lines behind which it strikes; -1 is the one that ends the turn, -2 the one before it, and so on. None is
+    one in the middle.
     None for `kind`: no fault at all. `reads`: what a dialect finds in the nonsense, which is part of the text then.
     """
 
@@ -73,13 +74,13 @@ class Row:
         return self.misbehaves + (" with a call" if self.course.calls else "") + where
 
 
-FOUR = (0, 2, 8, -1)
+FOUR = (0, 2, 8, -2)
 ONE_STREAM, ONE_WHOLE = (MODES[0],), (MODES[3],)
 
 ROWS = [
     # It dies.
-    Row("crash", FaultKind.AGENT_CRASHED, FOUR),
-    Row("crash", FaultKind.AGENT_CRASHED, FOUR, course=WITH_A_CALL),
+    Row("crash", FaultKind.AGENT_CRASHED, (*FOUR, -1)),
+    Row("crash", FaultKind.AGENT_CRASHED, (*FOUR, -1), course=WITH_A_CALL),
     Row("crash", FaultKind.AGENT_CRASHED, EVERY),
     Row("crash", FaultKind.AGENT_CRASHED, EVERY, course=WITH_A_CALL),
     Row("eof_without_end", FaultKind.AGENT_CRASHED, FOUR),
@@ -152,7 +153,7 @@ def paths_to(row: Row, dialect: Dialect) -> list[int]:
     last = row.course.ends[dialect]
     if row.places is None:
         return [row.course.shows[dialect] + 3]
-    return [place % last for place in row.places] if row.places is not EVERY else list(range(last + 1))
+    return list(range(last + 1)) if row.places is EVERY else [place % (last + 1) for place in row.places]
 
 
 def tool_for(mode: Mode) -> dict[str, Any]:
