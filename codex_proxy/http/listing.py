@@ -13,7 +13,7 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.store.health import store_errors_as_faults
 from codex_proxy.store.values import NotStored, Page, PageRequest, StoredItem
 from codex_proxy.surfaces.answers.renderer import ItemList
-from codex_proxy.surfaces.requests.body import integer_in, invalid_value, unsupported_value
+from codex_proxy.surfaces.requests.body import integer_in, order_in, unsupported_value
 from codex_proxy.surfaces.responses.items import ItemDict
 from codex_proxy.surfaces.responses.wire import Include
 
@@ -61,12 +61,9 @@ async def list_page(
 
 def page_of(query: Mapping[str, str], *, default: int) -> PageRequest:
     """Parses `limit` (or `default`), `order` and `after`. Raises `Fault` INVALID_REQUEST."""
-    order = query.get("order") or "desc"
-    if order not in ("asc", "desc"):
-        raise invalid_value("order", "supported values are: 'asc', 'desc'")
     given = query.get("limit")
     limit = integer_in("limit", given, 1, MAX_PAGE_ITEMS) if given else default
-    return PageRequest(limit, "asc" if order == "asc" else "desc", query.get("after"))
+    return PageRequest(limit, order_in(query), query.get("after"))
 
 
 def list_object(data: Sequence[ItemDict], *, has_more: bool) -> ItemList[ItemDict]:

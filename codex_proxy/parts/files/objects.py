@@ -12,7 +12,7 @@ import msgspec
 from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.store.values import Record, RecordKey
-from codex_proxy.surfaces.requests.body import integer_in, invalid_value
+from codex_proxy.surfaces.requests.body import integer_in, invalid_value, order_in
 
 PURPOSES: Final = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
 """What OpenAI's clients may name as the purpose of a file, which changes nothing here."""
@@ -115,9 +115,7 @@ def openai_file(file: StoredFile) -> FileObject:
 
 def openai_list(files: Sequence[StoredFile], query: Mapping[str, str]) -> FileList:
     """Returns the page that the query asks for. `files`: all of a key, oldest first. Raises `Fault`."""
-    order, purpose, given = query.get("order") or "desc", query.get("purpose"), query.get("limit")
-    if order not in ("asc", "desc"):
-        raise invalid_value("order", "supported values are: 'asc', 'desc'")
+    order, purpose, given = order_in(query), query.get("purpose"), query.get("limit")
     limit = integer_in("limit", given, 1, MAX_OPENAI_PAGE) if given else MAX_OPENAI_PAGE
     listed = list(files) if order == "asc" else list(files)[::-1]
     if after := query.get("after"):

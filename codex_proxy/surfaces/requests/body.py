@@ -239,6 +239,14 @@ def invalid_value(param: str, expected: str) -> Fault:
     return bad_request(f"Invalid value for '{param}': {expected}.", param, "invalid_value")
 
 
+def order_in(query: Mapping[str, str]) -> Literal["asc", "desc"]:
+    """Parses `order` of a list's query, by default `desc`. Raises `Fault` INVALID_REQUEST."""
+    order = query.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise invalid_value("order", "supported values are: 'asc', 'desc'")
+    return "asc" if order == "asc" else "desc"
+
+
 def integer_in(param: str, text: str, minimum: int, maximum: int) -> int:
     """Returns a parameter's number. Raises `Fault` INVALID_REQUEST outside of `minimum` (0 or more) to `maximum`."""
     number = number_in(text, len(str(maximum)))

@@ -17,6 +17,7 @@ from codex_proxy.parts.mcp_server import texts, work
 from codex_proxy.parts.mcp_server.clients import McpClients
 from codex_proxy.parts.mcp_server.depth import DEPTH, MAX_DEPTH
 from codex_proxy.parts.mcp_server.endpoints import BY_AGENT_HEADER
+from codex_proxy.parts.mcp_server.waiting import StateReader
 from codex_proxy.parts.sessions.service import SESSIONS
 from tests.http.serving import Proxy, fake_proxy
 from tests.parts.mcp_server.conftest import FAKE
@@ -83,8 +84,18 @@ def held(folder: Path) -> dict[str, str]:
 
 
 @BOTH
-async def test_a_wait_tells_what_the_agent_does(tmp_path: Path, mode: str) -> None:
+async def test_a_wait_tells_what_the_agent_does(
+    tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told: list[str | None] = []
+    wait, begun = StateReader.wait, 0
+
+    async def noted(self: StateReader, *given: Any) -> None:
+        nonlocal begun
+        begun += 1
+        await wait(self, *given)
+
+    monkeypatch.setattr(StateReader, "wait", noted)
 
     async def progress(_: float, __: float | None, line: str | None) -> None:
         told.append(line)
@@ -92,7 +103,7 @@ async def test_a_wait_tells_what_the_agent_does(tmp_path: Path, mode: str) -> No
     async with fake_proxy(tmp_path, held(tmp_path), **FAKE) as proxy, mcp_client(proxy, mode=mode) as client:
         id = await at_work(proxy, client)
         waiting = asyncio.create_task(called(client, "wait_session", progress, session_id=id))
-        await eventually(lambda: proxy.app[SESSIONS].streams.readers("local", id))
+        await eventually(lambda: begun > 1)  # the first one returns at once
         (tmp_path / "go").touch()
         assert (await waiting)["state"] == "finished"
         await eventually(lambda: "writes a message" in told)
