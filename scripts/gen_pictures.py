@@ -8,14 +8,13 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, Page
 
-from tests.access.browser import required_browser
 from tests.http.serving import Proxy, fake_proxy
-from tests.page.conftest import FLAGS
+from tests.page.conftest import chromium
+from tests.parts.sessions.approving import ASKING, KEY
 
 IMAGES: Final = Path(__file__).parent.parent / "docs" / "images"
-KEY: Final = "the key of the operator"
 BETA: Final = {"OpenAI-Beta": "agents=v1", "Authorization": f"Bearer {KEY}"}
 OLDER: Final = ("What does this folder hold?", "Name three risks of the change")
 HELD: Final = "[[fake:text hold=1]]"
@@ -24,12 +23,6 @@ TOOL: Final = {
     "name": "get_weather",
     "description": "Get the weather",
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-}
-ASKING: Final[dict[str, Any]] = {
-    "sandbox": "danger-full-access",  # the fake agent has no other
-    "approvals": "ask",
-    "api_key": KEY,
-    "fake_dialect": "app-server",
 }
 
 
@@ -93,8 +86,7 @@ async def take(browser: Browser, name: str, proxy: Proxy, *, height: int, scheme
 async def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
-        async with async_playwright() as playwright:
-            browser = await playwright.chromium.launch(executable_path=required_browser(), args=list(FLAGS))
+        async with chromium() as browser:
             for name, mode, height, scheme, more in (
                 ("sessions", "approval", 860, "light", ASKING),
                 ("now", "text", 690, "dark", {}),
@@ -105,7 +97,6 @@ async def main() -> None:
                 environment = {"FAKE_CODEX_MODE": mode, "STREAM_RELEASE_FILE": str(home / "never")}
                 async with fake_proxy(own, environment, ui=True, **more) as proxy:
                     await take(browser, name, proxy, height=height, scheme=scheme)
-            await browser.close()
 
 
 if __name__ == "__main__":

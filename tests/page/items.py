@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.page.conftest import open_page, page_server
+
 if TYPE_CHECKING:
-    from playwright.async_api import Locator, Page
+    from playwright.async_api import Browser, Locator, Page
+
+
+@asynccontextmanager
+async def shown_page(browser: Browser, folder: Path) -> AsyncIterator[Page]:
+    """The page of a server of its own, when it shows something."""
+    async with page_server(folder) as proxy, open_page(browser, proxy) as page:
+        await page.locator("main > *").first.wait_for()
+        yield page
 
 
 async def mount(page: Page) -> Locator:

@@ -10,8 +10,7 @@ import pytest_asyncio
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, Locator, Page, expect
 
-from tests.page.conftest import open_page, page_server
-from tests.page.items import done, mount
+from tests.page.items import done, mount, shown_page
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -38,11 +37,7 @@ def ask(name: str = "run_command", arguments: Any = COMMAND, **fields: Any) -> d
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def page(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Page]:
-    async with (
-        page_server(tmp_path_factory.mktemp("asks")) as proxy,
-        open_page(browser, proxy) as page,
-    ):
-        await expect(page.locator("main > *").first).to_be_visible()
+    async with shown_page(browser, tmp_path_factory.mktemp("asks")) as page:
         await page.clock.install()
         yield page
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
-from tests.page.conftest import open_page, page_server
-from tests.page.items import show_markdown
+from tests.page.items import show_markdown, shown_page
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -22,9 +20,7 @@ MEGABYTE = 1_000_000
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def page(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Page]:
-    folder: Path = tmp_path_factory.mktemp("markdown")
-    async with page_server(folder) as proxy, open_page(browser, proxy) as page:
-        await expect(page.locator("main > *").first).to_be_visible()
+    async with shown_page(browser, tmp_path_factory.mktemp("markdown")) as page:
         yield page
 
 

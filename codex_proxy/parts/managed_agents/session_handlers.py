@@ -60,7 +60,7 @@ from codex_proxy.parts.sessions.placed_files import remove_files
 from codex_proxy.parts.sessions.records import ENTRY, SESSION, SUBAGENT, TURN
 from codex_proxy.parts.sessions.running import LiveSession
 from codex_proxy.parts.sessions.service import Sessions
-from codex_proxy.parts.sessions.sessions import AgentItem, Session, Subagent, WholeItem
+from codex_proxy.parts.sessions.sessions import AgentItem, Session, Subagent, WholeItem, folder_environment
 from codex_proxy.responses.prepare import PreparedResponse
 from codex_proxy.store.values import Order, PageRequest
 from codex_proxy.surfaces.requests.body import integer_in, unsupported_value
@@ -150,13 +150,7 @@ def _place(agent: StoredAgent, session: str, workdir: str) -> dict[str, Any]:
     toolset = agent.settings.toolset
     if toolset is not None and not toolset.enabled and not workdir:
         return {"type": "none"}
-    return {
-        "type": "self_hosted",
-        "id": f"env_{session.partition('_')[2]}",
-        "workspace_directory": workdir,
-        "remote_url": "",
-        "capability_directories": [],
-    }
+    return folder_environment(session, workdir)
 
 
 def _in_folder(session: Session, prepared: PreparedResponse) -> Session:

@@ -20,7 +20,7 @@ from codex_proxy.parts.sessions.agents import AgentSettings
 from codex_proxy.parts.sessions.approvals import Ask
 from codex_proxy.parts.sessions.records import ENTRY, TURN
 from codex_proxy.parts.sessions.service import Sessions
-from codex_proxy.parts.sessions.sessions import Content, Session, item_object
+from codex_proxy.parts.sessions.sessions import Content, Session, folder_environment, item_object
 from codex_proxy.parts.sessions.summaries import newest_summarized, title_of
 from codex_proxy.store.values import PageRequest
 from codex_proxy.surfaces.models import OWN_DEFAULT, listed_names, resolve
@@ -49,6 +49,11 @@ class Caller(msgspec.Struct, frozen=True):
     def owner(self) -> str:
         return self.client.name
 
+    @property
+    def agents(self) -> list[str]:
+        """The names of the agents that the client may use, the default one first."""
+        return [*self.client.catalog.members] or [self.sessions.responses.runs.agent.name]
+
 
 Tell = Callable[[str], Awaitable[None]]
 
@@ -64,7 +69,7 @@ async def start_session(caller: Caller, given: arguments.StartSession, _: Tell) 
         last_active_at=now,
         agent_id=sessions.new_id("agent_"),
         agent=AgentSettings(model=model),
-        environment=_environment(id, given.folder or client.workspace.folder)
+        environment=folder_environment(id, given.folder or client.workspace.folder)
         if not resolve(model, client.catalog).plain
         else {"type": "none"},
         metadata={DEPTH: str(depth)},
@@ -87,16 +92,6 @@ async def start_session(caller: Caller, given: arguments.StartSession, _: Tell) 
     }
 
 
-def _environment(session: str, folder: str) -> dict[str, Any]:
-    return {
-        "type": "self_hosted",
-        "id": session.replace("sess_", "env_"),
-        "workspace_directory": folder,
-        "remote_url": "",
-        "capability_directories": [],
-    }
-
-
 def _message(text: str) -> Content:
     return ({"type": "input_text", "text": text},)
 
@@ -106,7 +101,7 @@ def _model(caller: Caller, given: arguments.StartSession) -> str:
     catalog = caller.client.catalog
     if given.agent is None:
         return given.model or OWN_DEFAULT
-    names = [*catalog.members] or [caller.sessions.responses.runs.agent.name]
+    names = caller.agents
     agent = next((name for name in names if name.lower() == given.agent.lower()), None)
     if agent is None:
         raise bad_request(f"There is no agent of this name. The agents are: {', '.join(names)}.", "agent")
@@ -229,7 +224,7 @@ async def list_sessions(caller: Caller, given: arguments.ListSessions, _: Tell) 
     return {"sessions": listed, "has_more": len(found) > given.limit}
 
 
-async def stop_session(caller: Caller, given: arguments.StopSession, _: Tell) -> Result:
+async def stop_session(caller: Caller, given: arguments.StopSession, tell: Tell) -> Result:
     sessions, owner = caller.sessions, caller.owner
     session = await sessions.session(owner, given.session_id)
     await sessions.run(sessions.submit(owner, session.id, ["cancel"], None))
@@ -238,7 +233,7 @@ async def stop_session(caller: Caller, given: arguments.StopSession, _: Tell) ->
         """Whether the turn has not ended, also if it waits for a person."""
         return bool(now.turn) and now.turn == session.turn
 
-    await wait(sessions, owner, session.id, _, STOP_SECONDS, goes_on)
+    await wait(sessions, owner, session.id, tell, STOP_SECONDS, goes_on)
     return await report(caller, await sessions.session(owner, session.id))
 
 
@@ -248,8 +243,7 @@ STOP_SECONDS: Final = 10.0
 
 async def list_agents(caller: Caller, _: arguments.ListAgents, __: Tell) -> Result:
     client = caller.client
-    catalog = client.catalog
-    names = [*catalog.members] or [caller.sessions.responses.runs.agent.name]
+    catalog, names = client.catalog, caller.agents
     models: dict[str, list[str]] = {name: [] for name in names}
     for name in listed_names(catalog, ""):
         try:

@@ -23,6 +23,7 @@ from codex_proxy.parts.sessions.sessions import (
     SessionTurn,
     UserMessage,
     call_entry,
+    environment_id,
     said_name,
 )
 
@@ -72,7 +73,7 @@ def fork_of(source: Session, id: str, entries: Iterable[Entry], title: str | Non
     """
     environment = dict(source.environment)
     if "id" in environment:
-        environment["id"] = id.replace("sess_", "env_")
+        environment["id"] = environment_id(id)
     return Session(
         id=id,
         created_at=now,

@@ -62,6 +62,7 @@ from codex_proxy.parts.sessions.sessions import (
     SessionDeleted,
     SessionTurn,
     Subagent,
+    folder_environment,
     item_object,
     session_object,
     turn_object,
@@ -224,13 +225,7 @@ def environment_of(given: wire.Environment, session: str) -> dict[str, Any]:
         raise wire.refuse(message, "environment.type")
     if isinstance(given, wire.NoEnvironment):
         return {"type": "none"}
-    return {
-        "type": "self_hosted",
-        "id": session.replace("sess_", "env_"),
-        "workspace_directory": given.workspace_directory,
-        "remote_url": given.remote_url or "",
-        "capability_directories": [],
-    }
+    return folder_environment(session, given.workspace_directory, given.remote_url or "")
 
 
 def sandbox_in(request: web.Request) -> Sandbox | Literal[""]:

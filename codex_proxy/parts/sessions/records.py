@@ -41,6 +41,7 @@ from codex_proxy.store.values import (
 )
 
 T = TypeVar("T")
+S = TypeVar("S", Entry, SessionTurn)
 
 MAX_PAGE: Final = 100
 
@@ -239,23 +240,20 @@ class SessionStore:
 
     async def all_entries(self, owner: str, session: str) -> list[Entry]:
         """Returns a session's entries, oldest first."""
-        entries: list[Entry] = []
-        while True:
-            request = PageRequest(MAX_PAGE, "asc", entries[-1].id if entries else None)
-            page = await self.page(owner, ENTRY, request, parent=session)
-            entries += page.items
-            if not page.has_more:
-                return entries
+        return await self._all(owner, ENTRY, session)
 
     async def all_turns(self, owner: str, session: str) -> list[SessionTurn]:
         """Returns a session's turns, oldest first."""
-        turns: list[SessionTurn] = []
+        return await self._all(owner, TURN, session)
+
+    async def _all(self, owner: str, kind: Kind[S], session: str) -> list[S]:
+        found: list[S] = []
         while True:
-            request = PageRequest(MAX_PAGE, "asc", turns[-1].id if turns else None)
-            page = await self.page(owner, TURN, request, parent=session)
-            turns += page.items
+            request = PageRequest(MAX_PAGE, "asc", found[-1].id if found else None)
+            page = await self.page(owner, kind, request, parent=session)
+            found += page.items
             if not page.has_more:
-                return turns
+                return found
 
     async def entries_of(self, owner: str, turn: SessionTurn, page: PageRequest) -> Page[Entry]:
         """Returns a page of a turn's entries, which stand together in those of its session or subagent. `page.after`:

@@ -90,6 +90,16 @@ def said_name(batch: str, index: int) -> str:
     return f"{batch.removeprefix('turn_')}_said{index}"
 
 
+def environment_id(session: str) -> str:
+    return f"env_{session.partition('_')[2]}"
+
+
+def folder_environment(session: str, folder: str, remote_url: str = "") -> dict[str, Any]:
+    """Returns the environment of the session with this id, which works in a folder, as it is stored and shown."""
+    own = {"type": "self_hosted", "id": environment_id(session), "workspace_directory": folder}
+    return {**own, "remote_url": remote_url, "capability_directories": []}
+
+
 class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A session. Times: seconds since 1970."""
 

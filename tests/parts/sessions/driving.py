@@ -180,8 +180,8 @@ class AgentsClient:
         return told
 
 
-class Reader:
-    """Reads a stream's events, each of which is held to the SDK's types."""
+class Frames:
+    """Reads the data of a stream's events."""
 
     def __init__(self, reply: aiohttp.ClientResponse) -> None:
         self._reply = reply
@@ -189,17 +189,8 @@ class Reader:
         self.at_end = False
         self.events: list[dict[str, Any]] = []
 
-    def __aiter__(self) -> Reader:
-        return self
-
-    async def __anext__(self) -> dict[str, Any]:
-        event = await self.next()
-        if event is None:
-            raise StopAsyncIteration
-        return event
-
-    async def next(self) -> dict[str, Any] | None:
-        """The next event; None at the end of the stream."""
+    async def next_data(self) -> bytes | None:
+        """The data of the next event; None at the end of the stream."""
         async with asyncio.timeout(PATIENCE):
             while True:
                 frame, end, rest = self._unread.partition(b"\n\n")
@@ -214,10 +205,30 @@ class Reader:
                 self._unread = rest
                 if not frame.startswith(b":"):
                     assert frame.startswith(b"data: "), frame
-                    event: dict[str, Any] = json.loads(frame[6:])
-                    check_event(event)
-                    self.events.append(event)
-                    return event
+                    return frame[6:]
+
+
+class Reader(Frames):
+    """Reads a stream's events, each of which is held to the SDK's types."""
+
+    def __aiter__(self) -> Reader:
+        return self
+
+    async def __anext__(self) -> dict[str, Any]:
+        event = await self.next()
+        if event is None:
+            raise StopAsyncIteration
+        return event
+
+    async def next(self) -> dict[str, Any] | None:
+        """The next event; None at the end of the stream."""
+        data = await self.next_data()
+        if data is None:
+            return None
+        event: dict[str, Any] = json.loads(data)
+        check_event(event)
+        self.events.append(event)
+        return event
 
     async def until(self, *kinds: str) -> dict[str, Any]:
         """The next event of one of these types."""

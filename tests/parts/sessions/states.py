@@ -35,19 +35,22 @@ HELLO: Content = ({"type": "input_text", "text": "Hello."},)
 TOKENS = Usage(input=10, cached=2, output=5, reasoning=1)
 
 
+def new_session() -> Session:
+    return Session(
+        id="sess_1",
+        created_at=1,
+        last_active_at=1,
+        agent_id="agent_1",
+        agent=AgentSettings(model="codex-5"),
+        environment={"type": "none"},
+    )
+
+
 class Driven:
     """A state, with all that was stored, and all that readers were told."""
 
     def __init__(self, *, begins: bool = True) -> None:
-        session = Session(
-            id="sess_1",
-            created_at=1,
-            last_active_at=1,
-            agent_id="agent_1",
-            agent=AgentSettings(model="codex-5"),
-            environment={"type": "none"},
-        )
-        self.state = SessionState(session)
+        self.state = SessionState(new_session())
         self.events: list[dict[str, Any]] = []
         self.logged: list[Logged] = []
         self.entries: dict[str, Entry] = {}

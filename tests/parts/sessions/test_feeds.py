@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
 from codex_proxy.core.faults import Fault, FaultKind
@@ -18,34 +16,21 @@ from codex_proxy.parts.sessions.service import SESSIONS
 from tests.access.keyed import key_of, write_keys
 from tests.http.serving import fake_proxy
 from tests.parts.sessions.approving import START_KEY, keyless_proxy
-from tests.parts.sessions.driving import BETA, TURN_ENDS, AgentsClient, message
+from tests.parts.sessions.driving import BETA, TURN_ENDS, AgentsClient, Frames, message
 from tests.parts.sessions.test_summaries import change, summary
-from tests.waiting import PATIENCE, eventually
+from tests.waiting import eventually
 
 
-class Feed:
+class Feed(Frames):
     """Reads a stream, whose types OpenAI's SDK does not know."""
-
-    def __init__(self, reply: aiohttp.ClientResponse) -> None:
-        self._reply = reply
-        self._unread = b""
-        self.events: list[dict[str, Any]] = []
 
     async def next(self) -> dict[str, Any] | None:
         """The next event; None at the end of the stream."""
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                frame, end, rest = self._unread.partition(b"\n\n")
-                if not end:
-                    piece = await self._reply.content.readany()
-                    if not piece:
-                        return None
-                    self._unread += piece
-                    continue
-                self._unread = rest
-                if frame.startswith(b"data: "):
-                    self.events.append(json.loads(frame[6:], object_pairs_hook=_object))
-                    return self.events[-1]
+        data = await self.next_data()
+        if data is None:
+            return None
+        self.events.append(json.loads(data, object_pairs_hook=_object))
+        return self.events[-1]
 
     async def until(self, *kinds: str, session: str = "") -> dict[str, Any]:
         """The next event of one of these types, of a session."""

@@ -12,16 +12,14 @@ import aiohttp
 import pytest
 
 from codex_proxy.core.events import Event, OfSubagent, Stop, SubagentOpened, TurnEnded, TurnStarted
-from codex_proxy.parts.sessions.agents import AgentSettings
 from codex_proxy.parts.sessions.approvals import Approval
-from codex_proxy.parts.sessions.sessions import Session
 from codex_proxy.parts.sessions.state import SessionState
 from codex_proxy.parts.sessions.subagents import MAX_KEPT
 from tests.http.serving import Proxy, fake_proxy
 from tests.parts.managed_agents.following import IDLE, ManagedClient
 from tests.parts.sessions.driving import AgentsClient
 from tests.parts.sessions.driving import message as sent
-from tests.parts.sessions.states import HELLO, call, message, result
+from tests.parts.sessions.states import HELLO, call, message, new_session, result
 from tests.parts.sessions.test_folders import hosted
 from tests.parts.sessions.test_state_of_approvals import question
 
@@ -67,15 +65,7 @@ def run_turn(state: SessionState, number: int) -> None:
 
 
 def test_the_state_of_a_session_does_not_grow_with_its_turns() -> None:
-    session = Session(
-        id="sess_1",
-        created_at=1,
-        last_active_at=1,
-        agent_id="agent_1",
-        agent=AgentSettings(model="codex-5"),
-        environment={"type": "none"},
-    )
-    state = SessionState(session)
+    state = SessionState(new_session())
     state.create([], "turn_0", 1)
     sizes: dict[int, int] = {}
     for number in range(4 * MAX_KEPT):

@@ -210,12 +210,14 @@ async def test_turns_of_a_terminal_are_replayed_to_a_new_thread(
         assert await history_of(client, id, "last") == ["first", "one", "last"]
 
 
+async def fail(id: str, conversation: str, known: str) -> tuple[TurnElsewhere, ...]:
+    """An agent that cannot say what was done."""
+    raise Fault.of(FaultKind.UNAVAILABLE, "It does not answer.")
+
+
 async def test_a_turn_begins_also_where_the_agent_cannot_say_what_was_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fail(id: str, conversation: str, known: str) -> tuple[TurnElsewhere, ...]:
-        raise Fault.of(FaultKind.UNAVAILABLE, "It does not answer.")
-
     async with served(tmp_path) as client:
         id = await new_session(client, tmp_path)
         await client.turn(id, message("first"))
@@ -277,9 +279,6 @@ async def test_what_was_done_in_a_terminal_is_there_when_the_summary_is_read(
 async def test_a_summary_is_read_also_where_the_agent_cannot_say_what_was_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fail(id: str, conversation: str, known: str) -> tuple[TurnElsewhere, ...]:
-        raise Fault.of(FaultKind.UNAVAILABLE, "It does not answer.")
-
     async with served(tmp_path) as client:
         monkeypatch.setattr(client.proxy.server.agent, "turns_elsewhere", fail)
         id = await client.idle_session("first", **hosted(tmp_path))
