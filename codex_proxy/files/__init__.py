@@ -1,1 +1,1 @@
-"""Creates files and folders that only their owner may read or write."""
+"""Files: private ones, ones that are put below a folder of others, and changes of a folder."""

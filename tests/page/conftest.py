@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
 import pytest_asyncio
 
 from tests.access.browser import required_browser
 from tests.http.serving import Proxy, fake_proxy
-from tests.waiting import PATIENCE, eventually
+from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Page
@@ -24,23 +24,15 @@ FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
 async def chromium() -> AsyncIterator[Browser]:
     from playwright.async_api import async_playwright
 
-    program, others = required_browser(), drivers()
-    async with async_playwright() as playwright:
+    program, manager = required_browser(), async_playwright()
+    async with manager as playwright:
         started = await playwright.chromium.launch(executable_path=program, args=list(FLAGS))
         yield started
         await started.close()
-    # Playwright does not wait for its driver, whose end this event loop has to see.
-    await eventually(lambda: drivers() <= others)
-
-
-def drivers() -> set[int]:
-    """The processes of Playwright that this one has started."""
-    found = set()
-    for child in psutil.Process().children():
-        with suppress(psutil.NoSuchProcess):
-            if "run-driver" in child.cmdline():
-                found.add(child.pid)
-    return found
+    # Playwright does not always wait for its driver, whose end this event loop has to see.
+    client: Any = manager._client
+    async with asyncio.timeout(PATIENCE):
+        await client._transport._proc.wait()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
