@@ -13,6 +13,7 @@ from codex_proxy.core.events import Usage
 from codex_proxy.core.items import Activity, Message, Reasoning, ToolCall
 from codex_proxy.parts.managed_agents.pages import time_text
 from codex_proxy.parts.sessions.approvals import json_value
+from codex_proxy.parts.sessions.items import WholeItem
 from codex_proxy.parts.sessions.log import (
     Acted,
     Answered,
@@ -37,14 +38,7 @@ from codex_proxy.parts.sessions.log import (
     Updated,
     Waits,
 )
-from codex_proxy.parts.sessions.sessions import (
-    AgentItem,
-    CallResult,
-    Content,
-    Entry,
-    UserMessage,
-    WholeItem,
-)
+from codex_proxy.parts.sessions.sessions import AgentItem, CallResult, Content, Entry, UserMessage
 
 EventObject: TypeAlias = dict[str, Any]
 

@@ -56,11 +56,12 @@ from codex_proxy.parts.managed_agents.stream import PING, PING_SECONDS, PREVIEWS
 from codex_proxy.parts.sessions.agents import StoredAgent
 from codex_proxy.parts.sessions.answers import marked
 from codex_proxy.parts.sessions.commands import Interrupt
+from codex_proxy.parts.sessions.items import WholeItem
 from codex_proxy.parts.sessions.placed_files import remove_files
 from codex_proxy.parts.sessions.records import ENTRY, SESSION, SUBAGENT, TURN
 from codex_proxy.parts.sessions.running import LiveSession
 from codex_proxy.parts.sessions.service import Sessions
-from codex_proxy.parts.sessions.sessions import AgentItem, Session, Subagent, WholeItem, folder_environment
+from codex_proxy.parts.sessions.sessions import AgentItem, Session, Subagent, folder_environment
 from codex_proxy.responses.prepare import PreparedResponse
 from codex_proxy.store.values import Order, PageRequest
 from codex_proxy.surfaces.requests.body import integer_in, unsupported_value

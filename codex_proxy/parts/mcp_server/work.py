@@ -18,9 +18,10 @@ from codex_proxy.parts.mcp_server.texts import last_words, pages_text, shortened
 from codex_proxy.parts.mcp_server.waiting import wait, works
 from codex_proxy.parts.sessions.agents import AgentSettings
 from codex_proxy.parts.sessions.approvals import Ask
+from codex_proxy.parts.sessions.items import item_object
 from codex_proxy.parts.sessions.records import ENTRY, TURN
 from codex_proxy.parts.sessions.service import Sessions
-from codex_proxy.parts.sessions.sessions import Content, Session, folder_environment, item_object
+from codex_proxy.parts.sessions.sessions import Content, Session, folder_environment
 from codex_proxy.parts.sessions.summaries import newest_summarized, title_of
 from codex_proxy.store.values import PageRequest
 from codex_proxy.surfaces.models import OWN_DEFAULT, listed_names, resolve

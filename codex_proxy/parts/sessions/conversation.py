@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from codex_proxy.core.items import McpCall, Message, Part, TextPart, ToolCall
 from codex_proxy.core.shown_text import escape, one_line
-from codex_proxy.parts.sessions.sessions import CallResult, Content, Entry, UserMessage, WholeItem
+from codex_proxy.parts.sessions.items import WholeItem
+from codex_proxy.parts.sessions.sessions import CallResult, Content, Entry, UserMessage
 
 MAX_BEGINNING: Final = 80
 """Maximum characters of the beginning of a session's first message."""

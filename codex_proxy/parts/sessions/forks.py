@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted
 from codex_proxy.core.items import ToolCall
 from codex_proxy.parts.sessions.conversation import beginning_of
+from codex_proxy.parts.sessions.items import call_entry
 from codex_proxy.parts.sessions.log import LOGGED, Log, Logged, LogPage, Rested, Running
 from codex_proxy.parts.sessions.render import TurnRenderer
 from codex_proxy.parts.sessions.sessions import (
@@ -22,7 +23,6 @@ from codex_proxy.parts.sessions.sessions import (
     Session,
     SessionTurn,
     UserMessage,
-    call_entry,
     environment_id,
     said_name,
 )

@@ -34,6 +34,7 @@ from codex_proxy.parts.sessions.agents import (
 from codex_proxy.parts.sessions.answers import marked
 from codex_proxy.parts.sessions.approvals import Approval
 from codex_proxy.parts.sessions.commands import Result, Submitted
+from codex_proxy.parts.sessions.items import item_object
 from codex_proxy.parts.sessions.records import (
     AGENT,
     ENTRY,
@@ -63,7 +64,6 @@ from codex_proxy.parts.sessions.sessions import (
     SessionTurn,
     Subagent,
     folder_environment,
-    item_object,
     session_object,
     turn_object,
 )

@@ -23,6 +23,7 @@ from codex_proxy.core.events import (
     Usage,
 )
 from codex_proxy.core.items import Activity, McpCall, Message, PlanStep, Reasoning, ToolCall, ToolUse
+from codex_proxy.parts.sessions.items import WholeItem, call_entry, item_object
 from codex_proxy.parts.sessions.log import (
     Acted,
     Answered,
@@ -36,16 +37,7 @@ from codex_proxy.parts.sessions.log import (
     StepBegan,
     StepEnded,
 )
-from codex_proxy.parts.sessions.sessions import (
-    AgentItem,
-    Call,
-    Entry,
-    EntryItem,
-    SessionTurn,
-    WholeItem,
-    call_entry,
-    item_object,
-)
+from codex_proxy.parts.sessions.sessions import AgentItem, Call, Entry, EntryItem, SessionTurn
 from codex_proxy.parts.sessions.turn_errors import code_of
 
 EventObject: TypeAlias = dict[str, Any]

@@ -28,6 +28,7 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.parts.sessions.approvals import Approval, Ask, TurnAsks, TurnRules
 from codex_proxy.parts.sessions.commands import WAITING, Result, conflict
 from codex_proxy.parts.sessions.conversation import beginning_of, content_said
+from codex_proxy.parts.sessions.items import call_entry, item_object
 from codex_proxy.parts.sessions.log import (
     LOGGED,
     Decided,
@@ -55,8 +56,6 @@ from codex_proxy.parts.sessions.sessions import (
     TurnError,
     TurnStatus,
     UserMessage,
-    call_entry,
-    item_object,
     said_name,
     session_object,
     turn_object,

@@ -19,16 +19,9 @@ from codex_proxy.core.items import Message, ToolCall
 from codex_proxy.parts.sessions.agents import AgentSettings
 from codex_proxy.parts.sessions.approvals import Approval, Ask, Choice
 from codex_proxy.parts.sessions.commands import Result, is_new_answer
+from codex_proxy.parts.sessions.items import item_object
 from codex_proxy.parts.sessions.log import Logged
-from codex_proxy.parts.sessions.sessions import (
-    Call,
-    CallResult,
-    Content,
-    Entry,
-    Session,
-    SessionTurn,
-    item_object,
-)
+from codex_proxy.parts.sessions.sessions import Call, CallResult, Content, Entry, Session, SessionTurn
 from codex_proxy.parts.sessions.state import SessionState
 
 HELLO: Content = ({"type": "input_text", "text": "Hello."},)

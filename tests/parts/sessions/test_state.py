@@ -19,17 +19,10 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import Activity, Message
+from codex_proxy.parts.sessions.items import WholeItem, call_entry, item_object
 from codex_proxy.parts.sessions.log import Log
 from codex_proxy.parts.sessions.render import TurnRenderer
-from codex_proxy.parts.sessions.sessions import (
-    Call,
-    Entry,
-    Session,
-    TurnError,
-    WholeItem,
-    call_entry,
-    item_object,
-)
+from codex_proxy.parts.sessions.sessions import Call, Entry, Session, TurnError
 from codex_proxy.parts.sessions.state import MAX_QUEUED
 from codex_proxy.parts.sessions.stream import encode_changes
 from codex_proxy.parts.sessions.subagents import MAX_KEPT, OfThread, SubagentEntry
