@@ -193,7 +193,7 @@ async def add_session_resource(request: web.Request) -> web.Response:
     async def add() -> None:
         async with sessions.changing(owner, changing_files(id)):
             session = await sessions.session(owner, id)
-            prepared = await sessions.check_settings(owner, session)
+            prepared = await sessions.turn_requests.check_settings(owner, session)
             placed.extend(await place_files(request, session, prepared.turn, [given]))
             with_it = tuple(placed)
             try:

@@ -103,7 +103,7 @@ async def create_managed_session(request: web.Request) -> web.Response:
     request[NOTES] |= {"session": id, "model": session.agent.model}
     sessions.check_room(owner)
     try:
-        prepared = await sessions.check_settings(owner, session, messages)
+        prepared = await sessions.turn_requests.check_settings(owner, session, messages)
     except Fault as fault:
         raise _of_workdir(fault) from None
     note_admitted(request, prepared.turn)
@@ -293,7 +293,7 @@ async def _check_agent(
             "this session began without tools of the agent's own, and has no folder. Create another one."
         )
         raise refused(message, "agent.tools")
-    await sessions.check_settings(owner, after)
+    await sessions.turn_requests.check_settings(owner, after)
 
 
 async def archive_managed_session(request: web.Request) -> web.Response:

@@ -80,12 +80,12 @@ async def start_session(caller: Caller, given: arguments.StartSession, _: Tell) 
     with count_request(caller.limits, client):
         sessions.check_room(owner)
         message = _message(given.prompt)
-        prepared = await sessions.check_settings(owner, session, [message])
+        prepared = await sessions.turn_requests.check_settings(owner, session, [message])
         live = sessions.new(owner, session)
         await sessions.run(sessions.create(live, [message], prepared))
     return {
         "session_id": id,
-        "agent": sessions.agent_of(prepared),
+        "agent": sessions.turn_requests.agent_of(prepared),
         "folder": prepared.turn.workdir,
         "sandbox": prepared.turn.sandbox,
         "state": "working",

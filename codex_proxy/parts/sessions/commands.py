@@ -17,7 +17,7 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.parts.sessions.agents import AgentSettings
 from codex_proxy.parts.sessions.approvals import Approval, Ask
 from codex_proxy.parts.sessions.placed_files import FileResource
-from codex_proxy.parts.sessions.sessions import CallResult, Content, Session
+from codex_proxy.parts.sessions.sessions import Call, CallResult, Content, Session
 
 
 class Result(msgspec.Struct, frozen=True, tag="result"):
@@ -133,6 +133,24 @@ NOT_OPEN: Final = "not_open"
 
 def conflict(message: str) -> Fault:
     return Fault(Failure(FaultKind.CONFLICT, message))
+
+
+def is_new_result(given: Result, call: Call | None, session: Session) -> bool:
+    """Whether a result is new, and not the one that the call has already. `call`: the call with its id, if the
+    session has one, also of an earlier turn. Raises `Fault` for a result that nobody waits for.
+    """
+    if call is None:
+        # The SDKs know this text, and try again.
+        raise bad_request(f"Unknown pending tool call: {excerpt(given.result.call_id)}")
+    if call.turn != given.turn:
+        raise bad_request(f"The call '{excerpt(call.call_id)}' is of another turn.", "events")
+    if call.answered:
+        if call.answered == given.digest:
+            return False
+        raise conflict(f"The call '{excerpt(call.call_id)}' has another result already.")
+    if session.turn != call.turn:
+        raise conflict(f"The turn of the call '{excerpt(call.call_id)}' has ended without its result.")
+    return True
 
 
 def is_new_answer(given: Approval, ask: Ask | None, session: Session) -> bool:

@@ -10,6 +10,8 @@ from codex_proxy.core.shown_text import escape, one_line
 from codex_proxy.parts.sessions.items import WholeItem
 from codex_proxy.parts.sessions.sessions import CallResult, Content, Entry, UserMessage
 
+MANY_ENTRIES: Final = 500
+"""Entries of a session above which its conversation is made and parsed in a thread: that takes some 50 us for each."""
 MAX_BEGINNING: Final = 80
 """Maximum characters of the beginning of a session's first message."""
 

@@ -19,11 +19,11 @@ from codex_proxy.http.middleware.request_context import NOTES
 from codex_proxy.http.responses import stored_response
 from codex_proxy.parts.sessions import wire
 from codex_proxy.parts.sessions.commands import conflict
+from codex_proxy.parts.sessions.conversation import MANY_ENTRIES
 from codex_proxy.parts.sessions.forks import beginning_in, fork_of, kept_entries, past_of
 from codex_proxy.parts.sessions.handlers import environment_of, sandbox_in
 from codex_proxy.parts.sessions.records import records_of
 from codex_proxy.parts.sessions.request_values import id_in, parse, sessions_at
-from codex_proxy.parts.sessions.running import MANY_ENTRIES
 from codex_proxy.parts.sessions.service import Sessions
 from codex_proxy.parts.sessions.sessions import Entry, Session, SessionTurn, session_object
 from codex_proxy.parts.sessions.state import Stored
@@ -132,7 +132,7 @@ async def _create(
     """Stores a new session with copies of these entries, which are of some of these turns."""
     sessions, owner = sessions_at(request)
     request[NOTES] |= {"session": session.id, "model": session.agent.model}
-    prepared = await sessions.check_settings(owner, session)
+    prepared = await sessions.turn_requests.check_settings(owner, session)
     now, long = sessions.epoch(), len(entries) > MANY_ENTRIES
     past = await beside_the_loop(partial(past_of, session, turns, entries, sessions.new_id, now), long=long)
     stored: list[Stored] = [*past.turns, *past.entries, *([past.page] if past.page else [])]

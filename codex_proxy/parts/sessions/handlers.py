@@ -179,7 +179,7 @@ async def create_session(request: web.Request) -> web.StreamResponse:
     )
     request[NOTES] |= {"session": session.id, "model": settings.model, "stream": bool(given.stream)}
     sessions.check_room(owner)
-    prepared = await sessions.check_settings(owner, session, messages)
+    prepared = await sessions.turn_requests.check_settings(owner, session, messages)
     _note_agent(request, prepared)
     live = sessions.new(owner, session)
     if not given.stream:
@@ -301,7 +301,7 @@ async def update_session(request: web.Request) -> web.Response:
         return session
 
     if given.agent is not None:
-        prepared = await sessions.check_settings(owner, changed(session))
+        prepared = await sessions.turn_requests.check_settings(owner, changed(session))
         if given.agent.model is not None:
             await _check_agent(sessions, owner, session, prepared)
         _note_agent(request, prepared)
@@ -313,8 +313,8 @@ async def update_session(request: web.Request) -> web.Response:
 
 async def _check_agent(sessions: Sessions, owner: str, session: Session, prepared: PreparedResponse) -> None:
     """Raises `Fault` if the turn `prepared` would run on another agent than those of the session so far."""
-    before = sessions.agent_of(await sessions.check_settings(owner, session))
-    if sessions.agent_of(prepared) != before:
+    before = sessions.turn_requests.agent_of(await sessions.turn_requests.check_settings(owner, session))
+    if sessions.turn_requests.agent_of(prepared) != before:
         message = (
             f"The session's agent is {before}, and this model is another one's. Create a session for it."
         )

@@ -28,10 +28,11 @@ from codex_proxy.parts.sessions.commands import (
     Submitted,
     conflict,
     is_new_answer,
+    is_new_result,
     once,
 )
 from codex_proxy.parts.sessions.commits import Commits
-from codex_proxy.parts.sessions.conversation import input_items, message_item
+from codex_proxy.parts.sessions.conversation import MANY_ENTRIES, message_item
 from codex_proxy.parts.sessions.records import (
     LEASE_LOST,
     SESSION,
@@ -43,11 +44,11 @@ from codex_proxy.parts.sessions.run_tokens import RunTokens
 from codex_proxy.parts.sessions.server import Server
 from codex_proxy.parts.sessions.sessions import (
     Content,
-    Entry,
     Session,
     TurnError,
 )
 from codex_proxy.parts.sessions.state import SessionState
+from codex_proxy.parts.sessions.turn_errors import EXPIRED
 from codex_proxy.responses.prepare import PreparedResponse, try_to_start
 from codex_proxy.runs.event_log import have_an_end
 from codex_proxy.runs.observers import note_session_turn
@@ -61,18 +62,8 @@ from codex_proxy.workers.slots import Slot
 
 log = structlog.get_logger(__name__)
 
-MANY_ENTRIES: Final = 500
-"""Entries of a session above which its conversation is made and parsed in a thread: that takes some 50 us for each."""
 ACTION_SECONDS: Final = 86400.0
 """Seconds for which a turn waits for the results of its calls, or for an answer to a question."""
-EXPIRED: Final = TurnError(
-    "request_timeout", "What the turn waits for, a result or an answer, did not come within a day."
-)
-RESTARTED: Final = TurnError(
-    "internal_error",
-    "The server was restarted, or had an internal error, while this turn was in progress. Send another message to go "
-    "on.",
-)
 
 
 class LiveSession:
@@ -319,7 +310,7 @@ class LiveSession:
         id = given.result.call_id
         call = self.state.call(id) or await self._service.store.call(self.owner, self.session.id, id)
         with once(given.once, id):
-            if self.state.is_new_result(given, call):
+            if is_new_result(given, call, self.session):
                 self.state.add_result(given, now)
             elif given.once:
                 raise conflict("The call has its result already.")
@@ -476,7 +467,8 @@ class LiveSession:
         with contextlib.ExitStack() as held:
             client = responses.clients.by_name(self.owner)
             held.callback(responses.rights.hold(client, self._on_right_lost))
-            prepared = first or await self._prepare()
+            requests = self._service.turn_requests
+            prepared = first or await requests.next(self.owner, self.session, self._service.store)
             tokens.prompt = partial(tokens_in, prepared.turn.history)
             held.enter_context(responses.usage.turn(self.owner, billed_model(prepared.turn), tokens))
             able = responses.runs.services.agent_of(prepared.turn).capabilities
@@ -513,7 +505,7 @@ class LiveSession:
                     continue
                 items = [message_item(content) for content in batch.messages]
                 try:
-                    prepared = await self._service.prepare(self.owner, self.session, items)
+                    prepared = await self._service.turn_requests.prepare(self.owner, self.session, items)
                 except Fault:
                     return  # the turn that they begin tells why
                 inputs.add(batch.id, prepared.turn.user_messages)
@@ -560,15 +552,6 @@ class LiveSession:
             self._place.lend()
         self._limit_wait()
 
-    async def _prepare(self) -> PreparedResponse:
-        session = self.session
-        entries = await self._service.store.all_entries(self.owner, session.id)
-        items = await beside_the_loop(partial(input_items, entries), long=len(entries) > MANY_ENTRIES)
-        thread = session.thread
-        taken = -1 if thread is None else _last_of(entries, thread.turn)
-        new_items = len(input_items(entries[taken + 1 :])) if taken >= 0 else 0
-        return await self._service.prepare(self.owner, session, items, new_items)
-
     async def _start(self, prepared: PreparedResponse, held: contextlib.ExitStack) -> Run:
         """Waits for a place among what runs in the background, then for the scheduler. Raises `Fault`."""
         responses = self._service.responses
@@ -587,8 +570,3 @@ class LiveSession:
             self._run.fail(failure)
         else:
             self._interrupt()
-
-
-def _last_of(entries: Sequence[Entry], turn: str) -> int:
-    """Returns the place of a turn's last entry; -1 if it has none."""
-    return max((place for place, entry in enumerate(entries) if entry.turn == turn), default=-1)

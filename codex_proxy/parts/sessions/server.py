@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from codex_proxy.parts.sessions.records import SessionStore
-from codex_proxy.parts.sessions.sessions import Session
 from codex_proxy.parts.sessions.streams import Streams
-from codex_proxy.responses.prepare import PreparedResponse
+from codex_proxy.parts.sessions.turn_requests import TurnRequests
 from codex_proxy.responses.service import ResponsesService
 
 L_contra = TypeVar("L_contra", contravariant=True)
@@ -19,6 +17,7 @@ class Server(Protocol[L_contra]):
     """What a session needs of all sessions of its server (`service.Sessions`)."""
 
     responses: ResponsesService
+    turn_requests: TurnRequests
     streams: Streams
 
     @property
@@ -33,10 +32,6 @@ class Server(Protocol[L_contra]):
     def epoch(self) -> float: ...
 
     def new_id(self, prefix: str) -> str: ...
-
-    async def prepare(
-        self, owner: str, session: Session, items: Sequence[Mapping[str, Any]], new_items: int = 0
-    ) -> PreparedResponse: ...
 
     def let_go(self, live: L_contra) -> None:
         """Forgets the session if nobody needs it."""

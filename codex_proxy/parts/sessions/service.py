@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -15,15 +14,8 @@ import structlog
 from aiohttp import web
 from msgspec.structs import replace
 
-from codex_proxy.admission.clients import Client
-from codex_proxy.core.beside_the_loop import beside_the_loop
-from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind, bad_request
-from codex_proxy.core.json_values import encode_json
+from codex_proxy.core.faults import STOPPING, Fault, FaultKind
 from codex_proxy.core.own_errors import repeat, trace_of
-from codex_proxy.core.own_tools import toolset_faults
-from codex_proxy.core.turn import StoredSession
-from codex_proxy.parts.sessions.agents import requested_tool, turn_request
-from codex_proxy.parts.sessions.approvals import MAY_NOT_ASK
 from codex_proxy.parts.sessions.commands import (
     Change,
     Command,
@@ -34,7 +26,6 @@ from codex_proxy.parts.sessions.commands import (
     Submit,
     Submitted,
 )
-from codex_proxy.parts.sessions.conversation import message_item
 from codex_proxy.parts.sessions.forks import NO_PAST, Past
 from codex_proxy.parts.sessions.messages import Told
 from codex_proxy.parts.sessions.other_servers import OtherServers
@@ -46,20 +37,18 @@ from codex_proxy.parts.sessions.records import (
     HeldElsewhere,
     SessionStore,
 )
-from codex_proxy.parts.sessions.running import MANY_ENTRIES, RESTARTED, LiveSession
+from codex_proxy.parts.sessions.running import LiveSession
 from codex_proxy.parts.sessions.sessions import Content, Session
 from codex_proxy.parts.sessions.state import SessionState
 from codex_proxy.parts.sessions.stream import EventReader, MakeReader, SessionReaders
 from codex_proxy.parts.sessions.streams import Streams
-from codex_proxy.responses.context import read_context
-from codex_proxy.responses.prepare import PreparedResponse, prepare_in_context
+from codex_proxy.parts.sessions.turn_errors import RESTARTED
+from codex_proxy.parts.sessions.turn_requests import TurnRequests
+from codex_proxy.responses.prepare import PreparedResponse
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.store.health import require_store, store_errors_as_faults
 from codex_proxy.store.record_leases import NO_NODE
 from codex_proxy.store.values import Record
-from codex_proxy.surfaces.requests.options import ParseContext, RequestHints
-from codex_proxy.surfaces.responses.items import ItemDict, web_images
-from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
 
 log = structlog.get_logger(__name__)
 
@@ -73,16 +62,12 @@ LOOK_SECONDS: Final = 5.0
 """Seconds between two looks at what other programs have done with a session's agent."""
 MAX_ASKING: Final = 100
 """Maximum sessions of one key that wait for answers to approval requests: their agents' processes wait, too."""
-NO_SUBAGENTS: Final = (
-    "The agent {} has no subagents in such a session: leave 'multi_agent' out, or set 'enabled' to false."
-)
-_ANY_MESSAGE: Final[Content] = ({"type": "input_text", "text": "-"},)
-"""With which the settings of a session without messages are checked."""
 
 
 class Sessions:
     def __init__(self, responses: ResponsesService) -> None:
         self.responses = responses
+        self.turn_requests = TurnRequests(responses)
         self.streams = Streams(responses.background.tasks)
         self._live: dict[tuple[str, str], LiveSession] = {}
         self._loads: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
@@ -333,7 +318,7 @@ class Sessions:
             self.check_room(live.owner)
         if pictured := [content for change in given.changes for content in _with_images(change)]:
             # One that cannot be read would fail this turn and, as part of the conversation, every later one.
-            await self.check_settings(live.owner, live.session, pictured)
+            await self.turn_requests.check_settings(live.owner, live.session, pictured)
         await live.submit(given.changes, given.key)
 
     async def run(self, work: Coroutine[Any, Any, None]) -> None:
@@ -370,88 +355,7 @@ class Sessions:
             message = f"{MAX_AT_WORK} sessions are at work, which is this server's limit. Try again later."
             raise Fault.of(FaultKind.CONCURRENCY_EXCEEDED, message, retry_after=5)
 
-    # --- turns --------------------------------------------------------------------------------------
-
-    async def prepare(
-        self, owner: str, session: Session, items: Sequence[Mapping[str, Any]], new_items: int = 0
-    ) -> PreparedResponse:
-        """Returns the request of a turn, admitted. `new_items`: how many of the last items the agent's own session has
-        not seen; 0 if there is none that can go on. Raises `Fault`, which names the field of the session.
-        """
-        responses, client = self.responses, self.responses.clients.by_name(owner)
-        context_of_request = _parse_context(client, session)
-
-        def parse_request() -> ParsedResponse:
-            return parse(encode_json(turn_request(session.agent, items)), context=context_of_request)
-
-        try:
-            parsed = await beside_the_loop(parse_request, long=len(items) > MANY_ENTRIES)
-            parsed = replace(parsed, optional_images=_earlier_images(parsed))
-            parsed = self._with_tools(parsed, session, client)
-            parsed = self._with_stored_session(parsed, session, new_items)
-            parsed = self._with_subagents(parsed, session)
-            context = await read_context(parsed, None, owner, responses.ids, self.epoch())
-            return await prepare_in_context(
-                responses, parsed, context, owner, id=session.id, created=self.epoch()
-            )
-        except Fault as fault:
-            raise Fault(_in_session(fault.failure, session)) from fault
-
-    def _with_tools(self, parsed: ParsedResponse, session: Session, client: Client) -> ParsedResponse:
-        """Returns a turn's request with the agent's own tools, and whether the client is asked. Raises `Fault` for what
-        the agent, the turn's sandbox or the key does not allow.
-        """
-        turn, toolset = parsed.turn, session.agent.toolset
-        asks = client.approvals == "ask" and client.has_approver  # else nobody could answer
-        if toolset is not None:
-            agent = self.responses.runs.services.agent_of(turn)
-            for fault in toolset_faults(toolset, agent.own_tools, turn.sandbox, agent.name):
-                raise bad_request(fault.message, "tools", "unsupported_by_agent")
-            if toolset.asks and not client.has_approver:
-                raise Fault(MAY_NOT_ASK)
-            asks, turn = toolset.asks, replace(turn, toolset=toolset)
-        return replace(parsed, turn=replace(turn, approvals="ask") if asks else turn)
-
-    def _with_stored_session(
-        self, parsed: ParsedResponse, session: Session, new_items: int
-    ) -> ParsedResponse:
-        """Returns a turn's request for which the agent goes on with its own session, or makes one, if the agent stores
-        sessions.
-        """
-        agent = self.responses.runs.services.agent_of(parsed.turn)
-        if session.environment["type"] == "none" or "stored_sessions" not in agent.capabilities:
-            return parsed
-        toolset = parsed.turn.toolset
-        asks = parsed.turn.approvals == "ask" and (toolset is None or bool(toolset.asked))
-        asks = asks and "sandbox" in agent.capabilities
-        if asks and parsed.turn.sandbox != "danger-full-access":
-            # Codex does not tell the model's calls on a thread that is opened again, and by them alone is known which
-            # command would leave the sandbox.
-            return parsed
-        stored = StoredSession(session.id)
-        if session.thread is not None and session.thread.agent == agent.name:
-            stored = replace(
-                stored, id=session.thread.id, made_with=session.thread.made_with, new_items=new_items
-            )
-        return replace(parsed, turn=replace(parsed.turn, stored_session=stored))
-
-    def _with_subagents(self, parsed: ParsedResponse, session: Session) -> ParsedResponse:
-        """Returns the request with the subagents that its turn may have. Raises `Fault` if the agent has none."""
-        count = session.agent.subagents
-        agent = self.responses.runs.services.agent_of(parsed.turn)
-        if count and ("subagents" not in agent.capabilities or parsed.turn.mode != "agent"):
-            raise bad_request(NO_SUBAGENTS.format(agent.name), "multi_agent.enabled", "unsupported_by_agent")
-        return replace(parsed, turn=replace(parsed.turn, subagents=count))
-
-    async def check_settings(
-        self, owner: str, session: Session, messages: Sequence[Content] = ()
-    ) -> PreparedResponse:
-        """Returns a first turn with these messages, admitted. Raises `Fault` for settings that cannot be served."""
-        return await self.prepare(owner, session, [*map(message_item, messages or [_ANY_MESSAGE])])
-
-    def agent_of(self, prepared: PreparedResponse) -> str:
-        """Returns the name of the agent that runs a turn."""
-        return self.responses.runs.services.agent_of(prepared.turn).name
+    # --- restarts and other servers --------------------------------------------------------------
 
     async def recover(self) -> None:
         """Ends the turns that a restart has interrupted, and begins those that wait, where no other server does."""
@@ -553,46 +457,6 @@ def _with_images(change: Submitted) -> list[Content]:
     elif isinstance(change, list):
         given = change
     return [content for content in given if any(part["type"] == "input_image" for part in content)]
-
-
-def _parse_context(client: Client, session: Session) -> ParseContext:
-    environment, sandbox = session.environment, session.sandbox_below(client.settings.sandbox)
-    if environment["type"] == "none":
-        return ParseContext(client.settings, client.catalog, RequestHints(mode="model"))
-    hints = RequestHints(mode="agent", workdir=environment["workspace_directory"], sandbox=sandbox)
-    return ParseContext(client.settings, client.catalog, hints)
-
-
-_FIELDS: Final = {"X-Codex-Mode": "environment.type", "X-Codex-Workdir": "environment.workspace_directory"}
-"""The fields of a session that become headers of a turn's request."""
-_TOOL: Final = re.compile(r"tools\[(\d+)\](\.server_url)?")
-"""Matches a tool in a turn's request, and the address of an MCP server; in a session it is in `transport`."""
-
-
-def _in_session(failure: Failure, session: Session) -> Failure:
-    """Returns the failure of a turn's request with the field of the session at fault."""
-    param, message = failure.param, failure.message
-    for header, field in _FIELDS.items():
-        message = message.replace(header, field)
-    if param is not None and not param.startswith("input"):
-        places = [index for index, tool in enumerate(session.agent.tools) if requested_tool(tool)]
-
-        def in_session(found: re.Match[str]) -> str:
-            address = ".transport.server_url" if found[2] else ""
-            return f"tools[{places[int(found[1])]}]{address}"
-
-        param = _FIELDS.get(param, "agent." + _TOOL.sub(in_session, param))
-    return replace(failure, param=param, message=message)
-
-
-def _earlier_images(parsed: ParsedResponse) -> frozenset[str]:
-    """Returns the web images of earlier turns: one that is gone from the web by now must not fail the turn."""
-    newest: list[ItemDict] = []
-    for item in reversed(parsed.input_items):
-        if not (item.get("role") == "user" or item["type"] == "function_call_output"):
-            break
-        newest.append(item)
-    return frozenset(parsed.web_images.keys() - web_images(newest).keys())
 
 
 SESSIONS: Final = web.AppKey("sessions", Sessions)

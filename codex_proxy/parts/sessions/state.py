@@ -22,11 +22,10 @@ from codex_proxy.core.events import (
     TurnStarted,
     Usage,
 )
-from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
+from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import HistoryMessage, ItemStatus
-from codex_proxy.core.shown_text import excerpt
 from codex_proxy.parts.sessions.approvals import Approval, Ask, TurnAsks, TurnRules
-from codex_proxy.parts.sessions.commands import WAITING, Result, conflict
+from codex_proxy.parts.sessions.commands import WAITING, Result
 from codex_proxy.parts.sessions.conversation import beginning_of, content_said
 from codex_proxy.parts.sessions.items import call_entry, item_object
 from codex_proxy.parts.sessions.log import (
@@ -247,23 +246,6 @@ class SessionState:
         """Returns the last call of the turn with this id: a model may repeat one."""
         found = (each for each in reversed(self.session.actions) if isinstance(each, Call))
         return next((call for call in found if call.call_id == id), None)
-
-    def is_new_result(self, given: Result, call: Call | None) -> bool:
-        """Whether a result is new, and not the one that the call has already. `call`: the call with its id, if the
-        session has one, also of an earlier turn. Raises `Fault` for a result that nobody waits for.
-        """
-        if call is None:
-            # The SDKs know this text, and try again.
-            raise bad_request(f"Unknown pending tool call: {excerpt(given.result.call_id)}")
-        if call.turn != given.turn:
-            raise bad_request(f"The call '{excerpt(call.call_id)}' is of another turn.", "events")
-        if call.answered:
-            if call.answered == given.digest:
-                return False
-            raise conflict(f"The call '{excerpt(call.call_id)}' has another result already.")
-        if self.turn is None or self.turn.id != call.turn:
-            raise conflict(f"The turn of the call '{excerpt(call.call_id)}' has ended without its result.")
-        return True
 
     def add_result(self, given: Result, now: int) -> None:
         """Adds a result that is new. With the last one that the turn waits for, the turn goes on."""

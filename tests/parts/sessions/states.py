@@ -18,7 +18,7 @@ from codex_proxy.core.events import (
 from codex_proxy.core.items import Message, ToolCall
 from codex_proxy.parts.sessions.agents import AgentSettings
 from codex_proxy.parts.sessions.approvals import Approval, Ask, Choice
-from codex_proxy.parts.sessions.commands import Result, is_new_answer
+from codex_proxy.parts.sessions.commands import Result, is_new_answer, is_new_result
 from codex_proxy.parts.sessions.items import item_object
 from codex_proxy.parts.sessions.log import Logged
 from codex_proxy.parts.sessions.sessions import Call, CallResult, Content, Entry, Session, SessionTurn
@@ -103,7 +103,7 @@ class Driven:
 
     def give(self, given: Result) -> None:
         id = given.result.call_id
-        if self.state.is_new_result(given, self.state.call(id) or self.calls.get(id)):
+        if is_new_result(given, self.state.call(id) or self.calls.get(id), self.state.session):
             self.state.add_result(given, 5)
 
     def decide(self, request_id: str, choice: Choice, denial: str = "") -> tuple[bool, list[str]]:

@@ -14,9 +14,10 @@ from codex_proxy.core.keys import NO_KEY_OWNER
 from codex_proxy.parts.sessions import service
 from codex_proxy.parts.sessions.records import SessionStore
 from codex_proxy.parts.sessions.running import LiveSession
-from codex_proxy.parts.sessions.service import SESSIONS, Sessions
+from codex_proxy.parts.sessions.service import SESSIONS
 from codex_proxy.parts.sessions.state import SessionState
 from codex_proxy.parts.sessions.stream import CONNECTED, EventReader
+from codex_proxy.parts.sessions.turn_requests import TurnRequests
 from codex_proxy.responses import service as responses
 from codex_proxy.store.record_leases import Following, SingleNodeRecords, WrittenRecords
 from codex_proxy.store.values import Record
@@ -79,9 +80,9 @@ async def test_changes_at_the_same_time_keep_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on, reached = asyncio.Event(), asyncio.Event()
-    check = Sessions.check_settings
+    check = TurnRequests.check_settings
 
-    async def slow(self: Sessions, *args: Any) -> Any:
+    async def slow(self: TurnRequests, *args: Any) -> Any:
         reached.set()
         await goes_on.wait()
         return await check(self, *args)
@@ -89,7 +90,7 @@ async def test_changes_at_the_same_time_keep_each_other(
     async with fake_proxy(tmp_path) as proxy:
         client = AgentsClient(proxy)
         id = await client.idle_session()
-        monkeypatch.setattr(Sessions, "check_settings", slow)
+        monkeypatch.setattr(TurnRequests, "check_settings", slow)
         changing = asyncio.create_task(client.post(f"/sessions/{id}", {"agent": {"tools": []}}))
         await reached.wait()
         await client.post(f"/sessions/{id}", {"metadata": {"a": "b"}})

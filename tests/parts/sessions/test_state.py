@@ -19,6 +19,7 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import Activity, Message
+from codex_proxy.parts.sessions.commands import is_new_result
 from codex_proxy.parts.sessions.items import WholeItem, call_entry, item_object
 from codex_proxy.parts.sessions.log import Log
 from codex_proxy.parts.sessions.render import TurnRenderer
@@ -259,7 +260,7 @@ def test_a_result_of_an_unknown_call_has_the_text_that_sdks_know() -> None:
 def test_a_result_that_names_another_turn_is_refused() -> None:
     driven = calling("call_1")
     with pytest.raises(Fault, match="of another turn"):
-        driven.state.is_new_result(result("call_1", turn="turn_9"), driven.calls["call_1"])
+        is_new_result(result("call_1", turn="turn_9"), driven.calls["call_1"], driven.state.session)
 
 
 def test_a_call_with_the_id_of_an_answered_one_waits_for_a_result_of_its_own() -> None:
