@@ -97,6 +97,13 @@ class Change(msgspec.Struct, frozen=True, tag="change"):
             removed=removed,
         )
 
+    @property
+    def fits_archived(self) -> bool:
+        """Whether an archived session takes the change: it can be restored, and renamed."""
+        others = (self.metadata, self.patch, *self.added, *self.removed)
+        renamed = self.title is not msgspec.UNSET and self.before == self.after
+        return self.restored or (renamed and all(each is None for each in others))
+
     def applied_to(self, session: Session) -> Session:
         before = asdict(self.before)
         changed = {name: value for name, value in asdict(self.after).items() if value != before[name]}

@@ -213,7 +213,7 @@ class LiveSession:
 
     async def change(self, change: Change) -> None:
         """Changes the session (`SessionState.change`). Raises `Fault`: CONFLICT to archive it while a turn goes on."""
-        async with self._changed_by_client(restores=change.restored):
+        async with self._changed_by_client(in_archive=change.fits_archived):
             changed = change.applied_to(self.session)
             if changed.archived_at is not None and (self.state.turn is not None or self.session.queued):
                 raise conflict("The session is at work. Cancel its turn, and archive it when it is idle.")
@@ -256,18 +256,18 @@ class LiveSession:
 
     @contextlib.asynccontextmanager
     async def _changed_by_client(
-        self, *, deletes: bool = False, restores: bool = False
+        self, *, deletes: bool = False, in_archive: bool = False
     ) -> AsyncIterator[None]:
         """Lets a client change the session. Raises `Fault` if it was deleted, or archived unless the client `deletes`
-        or `restores` it; also at once while the store takes nothing, for which the turn waits and holds the session.
+        it or the change may be made `in_archive`; also at once while the store takes nothing, for which the turn waits and holds the session.
         """
         if self.commits.trouble is not None:
             raise Fault(self.commits.trouble)
         async with self._changing():
             if self.gone:
                 raise not_found(SESSION, self.session.id)
-            if self.session.archived_at is not None and not (deletes or restores):
-                raise conflict("The session is archived: it can only be read, restored or deleted.")
+            if self.session.archived_at is not None and not (deletes or in_archive):
+                raise conflict("The session is archived: it can only be read, renamed, restored or deleted.")
             yield
 
     @contextlib.contextmanager

@@ -109,7 +109,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     environment_id: str = ""
     """That of the environment of Anthropic's API, if the session has one."""
     archived_at: int | None = None
-    """When it was archived: since then it can only be read, restored or deleted."""
+    """When it was archived: since then it can only be read, renamed, restored or deleted."""
     resources: tuple[FileResource, ...] = ()
     status: SessionStatus = "idle"
     error: str | None = None

@@ -166,11 +166,20 @@ async def test_an_archived_session_takes_no_message_until_it_is_restored(client:
     assert await listed(client, "?archived=true&search=roof") == [id]
     refused = await client.refused(id, message("More."))
     assert (refused.status, "restored" in refused.text) == (409, True)
-    assert (await change(client, id, title="Roof")).status == 409
     assert await client.get(f"/sessions/{id}") == before
     restored = (await change(client, id, archived=False, title="Roof")).body
     assert (restored["archived"], restored["title"]) == (False, "Roof")
     assert (await client.turn(id, message("More.")))[-1]["type"] == "agent.session.idle"
+
+
+async def test_an_archived_session_can_be_renamed_but_not_changed(client: AgentsClient) -> None:
+    id = await client.idle_session("Mend the roof.")
+    await change(client, id, archived=True)
+    renamed = (await change(client, id, archived=True, title="Roof")).body
+    assert (renamed["archived"], renamed["title"]) == (True, "Roof")
+    assert (await change(client, id, title="Shed")).body["title"] == "Shed"
+    metadata = await client.ask("POST", f"/sessions/{id}", {"metadata": {"place": "shed"}})
+    assert metadata.status == 409
 
 
 async def test_a_session_at_work_is_not_archived(client: AgentsClient) -> None:
