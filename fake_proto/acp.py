@@ -35,6 +35,7 @@ class AcpSession:
         self.model = model
         self.mode = "default"
         self.items: list[Params] = []
+        self.cost = 0.0
         self.names = 0
         """The number of ids that messages and calls have so far."""
         self.late: Params | None = None

@@ -76,8 +76,18 @@ class AcpTurn:
                 self._usage = {part: count + step.usage[part] for part, count in self._usage.items()}
         self._end(STOPS.get(step.end, "end_turn"))
 
+    def _tell_context(self) -> None:
+        """Tells how full the model's window is and, where the fault has a number, what the session has cost."""
+        told = self._script.options.get("cost", "")
+        self._session.cost += float(told or 0)
+        used = self._usage["input"] + self._usage["output"] or 1
+        cost = {"cost": {"amount": self._session.cost, "currency": "USD"}} if told else {}
+        self._update("usage_update", used=used, size=200_000, **cost)
+
     def _end(self, stop: str) -> None:
         usage = self._usage
+        if "cost" in self._script.options:
+            self._tell_context()
         result: Action = {"stopReason": stop}
         if self._told_usage and stop != "cancelled":
             result["usage"] = {

@@ -18,6 +18,7 @@ from codex_proxy.core.events import (
     AnswerDetails,
     ApprovalRequested,
     ArgumentsDelta,
+    ContextReported,
     Event,
     ForwardedBytes,
     FullArguments,
@@ -141,6 +142,7 @@ StoredEvent: TypeAlias = (
     | RequestClosed
     | InputTaken
     | HistoryCompacted
+    | ContextReported
     | SubagentOpened
     | SubagentClosed
     | TaskGiven

@@ -325,6 +325,17 @@ class HistoryCompacted(_Event, tag="history_compacted", frozen=True, gc=False):
     """The agent has replaced what it knew of the conversation by a summary: its window was full."""
 
 
+class ContextReported(_Event, tag="context_reported", frozen=True, gc=False):
+    """The tokens that the conversation takes in the model's window now, and the size of that window if it is told.
+    `cost`: what the agent says that it has cost since it last said so, in `currency`.
+    """
+
+    used: int
+    window: int = 0
+    cost: float = 0.0
+    currency: str = ""
+
+
 class SubagentOpened(_Event, tag="subagent_opened", frozen=True, gc=False):
     """The agent has made a subagent, or opened a closed one again. `id` is the agent's own; `parent` is the subagent
     that made it, or empty. `name` and `task` are empty if they are not told.
@@ -427,6 +438,7 @@ Event: TypeAlias = (
     | RequestClosed
     | InputTaken
     | HistoryCompacted
+    | ContextReported
     | SubagentOpened
     | SubagentClosed
     | TaskGiven

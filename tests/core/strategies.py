@@ -49,6 +49,7 @@ OTHERS = (
     | st.just(ev.RequestClosed("ask"))
     | st.just(ev.InputTaken("more"))
     | st.just(ev.HistoryCompacted())
+    | st.just(ev.ContextReported(10, 100, 0.5, "USD"))
     | st.just(ev.RawItem("message", b"{}"))
 )
 

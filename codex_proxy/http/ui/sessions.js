@@ -370,7 +370,7 @@ function sessionAbout() {
     element,
     draw(summary) {
       element.hidden = !summary;
-      const { plan: planned, queued, turn, usage, context, status } = summary ?? {};
+      const { plan: planned, queued, turn, usage, context, cost, status } = summary ?? {};
       part("plan", planned, () => {
         plan.hidden = !planned?.length;
         const done = planned?.filter((step) => step.status === "completed").length;
@@ -382,7 +382,7 @@ function sessionAbout() {
         queue.hidden = !queued?.length;
         waiting.replaceChildren(...(queued ?? []).map(({ text }) => h("li", {}, shown(text, 2000))));
       });
-      part("meter", [turn, usage, context, status], () => meter.replaceChildren(...meterOf(turn, usage, context, status)));
+      part("meter", [turn, usage, context, cost, status], () => meter.replaceChildren(...meterOf(turn, usage, context, cost, status)));
     },
     tick() {
       for (const each of meter.querySelectorAll("[data-since]")) each.textContent = seconds(Date.now() / 1000 - each.dataset.since);
@@ -390,11 +390,12 @@ function sessionAbout() {
   };
 }
 
-function meterOf(turn, usage, context, status) {
+function meterOf(turn, usage, context, cost, status) {
   const words = [];
   if (turn) words.push(h("span", {}, `${STATES[status] ?? status} for `, h("span", { "data-since": turn.created_at }, seconds(Date.now() / 1000 - turn.created_at))));
   if (usage) words.push(`${count(usage.input_tokens)} tokens in, ${count(usage.output_tokens)} out`);
   if (context?.window) words.push(`${Math.max(0, Math.round(100 - (100 * context.used) / context.window))} % of the context left`);
   else if (context) words.push(`${count(context.used)} tokens of context`);
+  if (cost) words.push(`${cost.amount.toFixed(2)} ${cost.currency}`);
   return words.flatMap((each, at) => (at ? [" · ", each] : [each]));
 }

@@ -55,6 +55,7 @@ from codex_proxy.parts.acp.reported_calls import ClientTools
 from codex_proxy.parts.acp.sessions import SessionOpening
 from codex_proxy.parts.acp.turn_end import (
     STATES,
+    ContextReader,
     TurnChange,
     TurnState,
     UsageCounter,
@@ -89,6 +90,7 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
         )
         self._opening = SessionOpening(self._requests, program, servers, ahead=ahead)
         self._usage = UsageCounter(program.preset.usage)
+        self._context = ContextReader()
         self.calls = ClientCalls(new_id, self._reader, self._writes, preset=program.preset, alone=alone)
         self._rejected = False
         """Whether a permission was rejected in this turn, after which some agents end it."""
@@ -133,6 +135,7 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
 
     def reopen(self, turn: Turn, reopen_id: str, new_items: Sequence[HistoryItem]) -> Step:
         self._prepare(turn)
+        self._context.reopened = True
         self._opening.reopen(turn, reopen_id, new_items)
         self._continue_opening()
         return self._take_step()
@@ -223,7 +226,11 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
 
     # --- what the agent says --------------------------------------------------------------------
 
-    def _read_update(self, update: Any) -> None:
+    def _read_update(self, update: Update) -> None:
+        if update.session_update == "usage_update":
+            reported = self._context.read(update)
+            self._events += [] if reported is None else [reported]
+            return
         self._reader.read(update)
         if self._reader.calls_model_again:
             self._usage.add_model_call()

@@ -51,6 +51,9 @@ class Update(msgspec.Struct, frozen=True, rename="camel"):
     content: Any = None
     raw_input: Any = None
     entries: Any = None
+    used: Any = None
+    size: Any = None
+    cost: Any = None
     meta: Any = msgspec.field(default=None, name="_meta")
 
 

@@ -6,18 +6,20 @@ input includes cached, and output thought tokens.
 
 from __future__ import annotations
 
+import re
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from msgspec.structs import astuple
 
 from codex_proxy.agents.shared.conversation import ConversationStates
 from codex_proxy.agents.shared.failures import BAD_ANSWER, stop_from_text
-from codex_proxy.core.events import PERMISSION_DECLINED, Notice, Stop, TurnEnded, Usage
+from codex_proxy.core.events import PERMISSION_DECLINED, ContextReported, Notice, Stop, TurnEnded, Usage
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.json_values import count_at, value_at
+from codex_proxy.core.json_values import count_at, text_at, value_at
 from codex_proxy.core.states import StateTable
 from codex_proxy.parts.acp.failures import failure_of_session, failure_of_text
+from codex_proxy.parts.acp.messages import Update
 from codex_proxy.parts.acp.presets import AcpPreset, UsageRule
 from codex_proxy.parts.acp.updates import INFO, UpdateReader, session_failure
 
@@ -159,6 +161,46 @@ class UsageCounter:
         turn = total - before
         complete = known and self._whole
         return turn if complete and min(astuple(turn)) >= 0 else None
+
+
+MAX_COUNT: Final = 1 << 40
+"""Maximum tokens, and units of a currency; what is more is not believed."""
+
+
+class ContextReader:
+    """Reads the `usage_update`s of one session: how full the model's window is, and what the session has cost.
+    `reopened`: whether the session may have cost something before its first report.
+    """
+
+    def __init__(self) -> None:
+        self.reopened = False
+        self._cost = 0.0
+        self._currency = ""
+
+    def read(self, update: Update) -> ContextReported | None:
+        """Returns the event of an update; None if it tells no tokens."""
+        if not _is_count(update.used):
+            return None
+        window = update.size if _is_count(update.size) else 0
+        return ContextReported(update.used, window, *self._added_cost(update.cost))
+
+    def _added_cost(self, given: object) -> tuple[float, str]:
+        """Returns what the session has cost since the last report, in which currency: the agent tells the sum."""
+        amount, currency = value_at(given, "amount"), text_at(given, "currency")
+        known = isinstance(amount, int | float) and not isinstance(amount, bool)
+        if not known or not 0 <= amount <= MAX_COUNT or not _CURRENCY.fullmatch(currency):
+            return 0.0, ""
+        before = self._cost if currency == self._currency and amount >= self._cost else 0.0
+        is_first = self.reopened and not self._currency
+        self._cost, self._currency = float(amount), currency
+        return (0.0, "") if is_first else (amount - before, currency)
+
+
+_CURRENCY: Final = re.compile(r"[A-Z]{3}")
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_COUNT
 
 
 def _count_in(result: object) -> object:

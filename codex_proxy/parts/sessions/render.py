@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from codex_proxy.core.events import (
     ApprovalRequested,
     ArgumentsDelta,
+    ContextReported,
     Event,
     HistoryCompacted,
     ItemEnded,
@@ -37,7 +38,7 @@ from codex_proxy.parts.sessions.log import (
     StepBegan,
     StepEnded,
 )
-from codex_proxy.parts.sessions.sessions import AgentItem, Call, Entry, EntryItem, SessionTurn
+from codex_proxy.parts.sessions.sessions import AgentItem, Call, Cost, Entry, EntryItem, SessionTurn
 from codex_proxy.parts.sessions.turn_errors import code_of
 
 EventObject: TypeAlias = dict[str, Any]
@@ -126,6 +127,10 @@ class TurnRenderer:
         """The newest plan; empty before there is one."""
         self.context_used = 0
         """The tokens of the last call of the model, if it was told; else 0."""
+        self.context_window = 0
+        """The model's window, if the agent tells it; else 0."""
+        self.costs: list[Cost] = []
+        """New costs."""
         self.said: Entry | None = None
         """The agent's last message, if it has said any."""
         self.last = ""
@@ -414,6 +419,11 @@ class TurnRenderer:
         self._tell_summary(opened, "part.done", part={"type": "summary_text", "text": text}, **status)
         del self._part[id]
 
+    def _on_context(self, event: ContextReported) -> None:
+        self.context_used, self.context_window = event.used, event.window
+        if event.cost:
+            self.costs.append(Cost(event.cost, event.currency))
+
     def _on_approval(self, event: ApprovalRequested) -> None:
         if not event.asked:
             return
@@ -454,4 +464,5 @@ _HANDLERS: Final[Mapping[type, Callable[[TurnRenderer, Any], None]]] = {
     StepCompleted: TurnRenderer._on_step_completed,
     Retrying: TurnRenderer._on_retrying,
     HistoryCompacted: TurnRenderer._on_compacted,
+    ContextReported: TurnRenderer._on_context,
 }

@@ -259,7 +259,8 @@ class LiveSession:
         self, *, deletes: bool = False, in_archive: bool = False
     ) -> AsyncIterator[None]:
         """Lets a client change the session. Raises `Fault` if it was deleted, or archived unless the client `deletes`
-        it or the change may be made `in_archive`; also at once while the store takes nothing, for which the turn waits and holds the session.
+        it or the change may be made `in_archive`; also at once while the store takes nothing, for which the turn waits
+        and holds the session.
         """
         if self.commits.trouble is not None:
             raise Fault(self.commits.trouble)

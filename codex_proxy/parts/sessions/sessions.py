@@ -6,7 +6,7 @@ that. Source: docs/agents-api.md.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, Final, Literal, TypeAlias, TypedDict
 
 import msgspec
 
@@ -28,6 +28,9 @@ from codex_proxy.surfaces.answers.renderer import Count, Object, Yes
 Content: TypeAlias = tuple[dict[str, Any], ...]
 """Parts of a message or an output: `input_text` and `input_image`."""
 
+COST_DIGITS: Final = 9
+"""How many digits of a sum of costs are kept behind the point."""
+
 SessionStatus: TypeAlias = Literal["idle", "in_progress", "requires_action", "failed"]
 TurnStatus: TypeAlias = Literal["queued", "in_progress", "waiting", "completed", "failed", "cancelled"]
 
@@ -44,6 +47,19 @@ class Call(msgspec.Struct, frozen=True, tag="call", omit_defaults=True):
     item: str
     index: int
     answered: str = ""
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """What an agent says that its work has cost. `currency`: its code, as `USD`."""
+
+    amount: float
+    currency: str
+
+    def added_to(self, before: Cost | None) -> Cost:
+        """Returns the sum with earlier costs; this one alone if they were in another currency."""
+        if before is None or before.currency != self.currency:
+            return self
+        return Cost(round(before.amount + self.amount, COST_DIGITS), self.currency)
 
 
 class AgentThread(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -106,6 +122,10 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The newest plan of the agent, if it tells one."""
     context_used: int = 0
     """The tokens of the last call of the model, which the next one has before it; 0: not told."""
+    context_window: int = 0
+    """The window of the model in tokens, if the agent tells it."""
+    cost: Cost | None = None
+    """The sum of what the agent says that the session has cost, if it tells that."""
     environment_id: str = ""
     """That of the environment of Anthropic's API, if the session has one."""
     archived_at: int | None = None

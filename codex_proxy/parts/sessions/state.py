@@ -498,11 +498,16 @@ class SessionState:
         renderer.events, renderer.entries, renderer.calls = [], [], []
 
     def _note_told(self, renderer: TurnRenderer) -> None:
-        """Keeps the newest plan, and the tokens of the last call of the model."""
-        session = self.session
-        plan, used = renderer.plan or session.plan, renderer.context_used or session.context_used
-        if (plan, used) != (session.plan, session.context_used):
-            self._set(plan=plan, context_used=used)
+        """Keeps the newest plan, how full the model's window is, and what the agent says of costs."""
+        session, cost = self.session, self.session.cost
+        for each in renderer.costs:
+            cost = each.added_to(cost)
+        renderer.costs = []
+        used, window = renderer.context_used or session.context_used, renderer.context_window
+        told = {"plan": renderer.plan or session.plan, "context_used": used, "cost": cost}
+        told["context_window"] = window or session.context_window
+        if any(getattr(session, name) != value for name, value in told.items()):
+            self._set(**told)
 
     def _take_subagents(self) -> None:
         if self._renderer is not None:

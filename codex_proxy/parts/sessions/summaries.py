@@ -55,10 +55,17 @@ class Step(TypedDict):
 
 
 class ContextUse(TypedDict):
-    """Tokens: those that the last call of the model has used, and the model's window if it is known."""
+    """Tokens: those that the conversation takes in the model's window, and that window if it is known."""
 
     used: Count
     window: Count | None
+
+
+class CostSoFar(TypedDict):
+    """What the agent says that the session has cost. `currency`: its code, as `USD`."""
+
+    amount: float
+    currency: str
 
 
 class SessionSummary(TypedDict):
@@ -86,6 +93,7 @@ class SessionSummary(TypedDict):
     plan: list[Step] | None
     usage: TokenUsage | None
     context: ContextUse | None
+    cost: CostSoFar | None
     asks: list[SessionAsk]
     resume: str | None
 
@@ -133,6 +141,9 @@ def summary_object(session: Session, turn: SessionTurn | None, viewer: Viewer) -
         "plan": [{"step": each.step, "status": each.status} for each in session.plan] or None,
         "usage": usage_object(session.usage) if session.usage_known else None,
         "context": _context(session, viewer.client),
+        "cost": None
+        if session.cost is None
+        else {"amount": session.cost.amount, "currency": session.cost.currency},
         "asks": [session_ask(each) for each in session.open_asks],
         "resume": _resume_command(session, viewer.agent),
     }
@@ -183,6 +194,8 @@ def _agent_name(session: Session, viewer: Viewer) -> str:
 def _context(session: Session, client: Client) -> ContextUse | None:
     if not session.context_used:
         return None
+    if session.context_window:
+        return {"used": session.context_used, "window": session.context_window}
     try:
         window = window_of(resolve(session.agent.model, client.catalog).agent_model, client.catalog)
     except Fault:

@@ -76,6 +76,7 @@ async def test_a_summary_says_what_a_list_of_sessions_shows(client: AgentsClient
         "plan": None,
         "usage": now["usage"],
         "context": found["context"],
+        "cost": None,
         "asks": [],
         "resume": None,
     }
