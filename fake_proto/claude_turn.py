@@ -211,6 +211,15 @@ class ClaudeTurn:
         yield from self._own("WebSearch", {"query": action["query"]}, "nothing found")
 
     def play_plan(self, action: Action) -> Waits:
+        """Writes a call of `TodoWrite`; with `tasks` of `TaskCreate` and `TaskUpdate` for each step."""
+        if "tasks" in self._script.options:
+            for number, each in enumerate(action["plan"], 1):
+                given = {"subject": each["step"], "description": each["step"]}
+                made = f"Task #{number} created successfully: {each['step']}"
+                yield from self._own("TaskCreate", given, made)
+                change = {"taskId": str(number), "status": each["status"]}
+                yield from self._own("TaskUpdate", change, f"Updated task #{number} status")
+            return
         todos = [
             {"content": each["step"], "status": each["status"], "activeForm": each["step"]}
             for each in action["plan"]

@@ -42,7 +42,7 @@ OPTIONS = frozenset(
             "limits",
         ),
         *("times", "finish", "name", "args", "calls", "rounds", "step", "message", "code", "retries"),
-        *("misbehave", "at", "behind", "until", "bytes", "words", "path", "late", "cost"),
+        *("misbehave", "at", "behind", "until", "bytes", "words", "path", "late", "cost", "tasks"),
     }
 )
 """The keys that a marker may have."""

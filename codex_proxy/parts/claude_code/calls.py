@@ -228,6 +228,8 @@ KINDS: Final[dict[str, ActivityKind]] = {
     "WebFetch": "web_search",
     "WebSearch": "web_search",
     "TodoWrite": "plan",
+    "TaskCreate": "plan",
+    "TaskUpdate": "plan",
     "ExitPlanMode": "plan",
     "AskUserQuestion": "question",
 }
@@ -239,7 +241,7 @@ PERMISSIONS: Final[Mapping[ActivityKind, ApprovalKind]] = {
     "mcp_call": "mcp",
 }
 DESCRIBING: Final = (
-    "command", "file_path", "notebook_path", "url", "query", "pattern", "path", "description",
+    "command", "file_path", "notebook_path", "url", "query", "pattern", "path", "subject", "description",
 )  # fmt: skip
 """The arguments that may describe a call; the first text among them is shown."""
 

@@ -28,13 +28,14 @@ from codex_proxy.core.events import (
     TextDelta,
     ToolCallRequested,
 )
-from codex_proxy.core.items import Activity, Message, Reasoning, Tool, ToolCall
+from codex_proxy.core.items import ActionDetails, Activity, Message, Reasoning, Tool, ToolCall
 from codex_proxy.core.limits import DELTA_SIZE, ITEM_SIZE
 from codex_proxy.core.turn import Turn
 from codex_proxy.parts.claude_code.calls import MODEL_PREFIX, Call, Calls, activity, output_text
 from codex_proxy.parts.claude_code.history import ThinkingBlock
 from codex_proxy.parts.claude_code.messages import StreamEvent, WholeBlock, WholeMessage
 from codex_proxy.parts.claude_code.own_tools import with_use
+from codex_proxy.parts.claude_code.task_plan import TaskPlan
 from codex_proxy.parts.claude_code.tasks import described
 
 T = TypeVar("T")
@@ -58,7 +59,8 @@ class _Thought(msgspec.Struct):
 class StepReader:
     """Reads the model calls of a turn. The caller empties `events`."""
 
-    def __init__(self, turn: Turn, tools: Mapping[str, Tool]) -> None:
+    def __init__(self, turn: Turn, tools: Mapping[str, Tool], task_plan: TaskPlan) -> None:
+        """`task_plan`: that of the session."""
         self.events: list[Event] = []
         self.calls = Calls()
         self._tools = tools
@@ -92,6 +94,7 @@ class StepReader:
         self._activities: dict[str, deque[Activity]] = {}
         """Calls of the agent's own tools without an output, by the program's ids."""
         self._shared_ids = 0
+        self._task_plan = task_plan
 
     def begin_turn(self) -> None:
         self._drop_step()
@@ -284,6 +287,7 @@ class StepReader:
             self._shared_ids += 1
             found = msgspec.structs.replace(found, id=f"{found.id}~~{self._shared_ids}")
         running.append(found)
+        self._task_plan.begin(id, block.name or "", block.input)
         self.events.append(ItemStarted(found))
 
     def end_activity(self, block: WholeBlock) -> None:
@@ -291,13 +295,19 @@ class StepReader:
         id = block.tool_use_id or ""
         running = self._activities.get(id)
         if running:
-            own = running.popleft().id
+            ended = running.popleft()
+            own = ended.id
             if not running:
                 del self._activities[id]
             text = output_text(block.content)
             if text:
                 self.events.append(OutputDelta(own, text))
-            self.events.append(ItemEnded(own, "failed" if block.is_error else "completed"))
+            failed = bool(block.is_error)
+            plan = self._task_plan.end(id, text, failed=failed)
+            details = None
+            if plan:
+                details = msgspec.structs.replace(ended.details or ActionDetails(), plan=plan)
+            self.events.append(ItemEnded(own, "failed" if failed else "completed", details))
 
     # --- the end of a step ----------------------------------------------------------------------
 

@@ -23,7 +23,16 @@ from codex_proxy.core.events import (
     TextDelta,
     Usage,
 )
-from codex_proxy.core.items import Activity, McpCall, Message, PlanStep, Reasoning, ToolCall, ToolUse
+from codex_proxy.core.items import (
+    ActionDetails,
+    Activity,
+    McpCall,
+    Message,
+    PlanStep,
+    Reasoning,
+    ToolCall,
+    ToolUse,
+)
 from codex_proxy.parts.sessions.items import WholeItem, call_entry, item_object
 from codex_proxy.parts.sessions.log import (
     Acted,
@@ -284,8 +293,8 @@ class TurnRenderer:
         item = event.item
         if type(item) not in _PREFIXES or item.choice:
             return
-        if isinstance(item, Activity) and item.details is not None and item.details.plan:
-            self.plan = item.details.plan
+        if isinstance(item, Activity):
+            self._note_plan(item.details)
         if not isinstance(item, Activity | McpCall | ToolCall) or self._steps.expected:
             self._begin_step()
         whole = WholeItem(item)
@@ -297,6 +306,10 @@ class TurnRenderer:
             self._add_call(whole)
         elif whole.object("", ""):
             self._show(whole)
+
+    def _note_plan(self, details: ActionDetails | None) -> None:
+        if details is not None and details.plan:
+            self.plan = details.plan
 
     def _log_call(self, opened: _Open) -> None:
         """Logs a call of one of the agent's own tools, or of an MCP server."""
@@ -375,6 +388,7 @@ class TurnRenderer:
             )
 
     def _on_ended(self, event: ItemEnded) -> None:
+        self._note_plan(event.details)
         whole = self._unshown.pop(event.id, None)
         if whole is not None:
             if event.status == "incomplete":
