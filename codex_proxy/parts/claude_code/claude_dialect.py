@@ -66,7 +66,6 @@ from codex_proxy.parts.claude_code.messages import (
 )
 from codex_proxy.parts.claude_code.results import BROKE_OFF, TurnUsage, failure_of, retry_event
 from codex_proxy.parts.claude_code.step_reader import StepReader
-from codex_proxy.parts.claude_code.task_plan import TaskPlan
 from codex_proxy.parts.claude_code.tasks import Tasks
 
 
@@ -146,8 +145,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
     def __init__(self, *, takes_mark: bool = True, spoken: Conversation | None = None) -> None:
         """`spoken`: the turn's history, if it is converted already."""
         self._tools: dict[str, Tool] = {}
-        self._task_plan = TaskPlan()
-        self._reader = StepReader(NO_TURN, self._tools, self._task_plan)
+        self._reader = StepReader(NO_TURN, self._tools)
         super().__init__(STATES, self._reader.events)
         self._takes_mark = takes_mark
         self._spoken = spoken
@@ -189,7 +187,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
 
     def begin(self, turn: Turn) -> Step:
         self._tools = {model_name(tool.name): tool for tool in turn.tools}
-        self._reader = StepReader(turn, self._tools, self._task_plan)
+        self._reader = StepReader(turn, self._tools, self._reader.task_plan)
         self._events = self._reader.events
         self._reader.calls.start_turn(call_ids_in(turn.history))
         spoken, self._spoken = self._spoken or conversation(turn.history), None

@@ -59,8 +59,8 @@ class _Thought(msgspec.Struct):
 class StepReader:
     """Reads the model calls of a turn. The caller empties `events`."""
 
-    def __init__(self, turn: Turn, tools: Mapping[str, Tool], task_plan: TaskPlan) -> None:
-        """`task_plan`: that of the session."""
+    def __init__(self, turn: Turn, tools: Mapping[str, Tool], task_plan: TaskPlan | None = None) -> None:
+        """`task_plan`: that of the session, if it has begun."""
         self.events: list[Event] = []
         self.calls = Calls()
         self._tools = tools
@@ -94,7 +94,7 @@ class StepReader:
         self._activities: dict[str, deque[Activity]] = {}
         """Calls of the agent's own tools without an output, by the program's ids."""
         self._shared_ids = 0
-        self._task_plan = task_plan
+        self.task_plan = task_plan or TaskPlan()
 
     def begin_turn(self) -> None:
         self._drop_step()
@@ -287,7 +287,7 @@ class StepReader:
             self._shared_ids += 1
             found = msgspec.structs.replace(found, id=f"{found.id}~~{self._shared_ids}")
         running.append(found)
-        self._task_plan.begin(id, block.name or "", block.input)
+        self.task_plan.begin(id, block.name or "", block.input)
         self.events.append(ItemStarted(found))
 
     def end_activity(self, block: WholeBlock) -> None:
@@ -303,7 +303,7 @@ class StepReader:
             if text:
                 self.events.append(OutputDelta(own, text))
             failed = bool(block.is_error)
-            plan = self._task_plan.end(id, text, failed=failed)
+            plan = self.task_plan.end(id, text, failed=failed)
             details = None
             if plan:
                 details = msgspec.structs.replace(ended.details or ActionDetails(), plan=plan)

@@ -499,15 +499,14 @@ class SessionState:
 
     def _note_told(self, renderer: TurnRenderer) -> None:
         """Keeps the newest plan, how full the model's window is, and what the agent says of costs."""
-        session, cost = self.session, self.session.cost
+        old, cost = self.session, self.session.cost
+        plan, used = renderer.plan or old.plan, renderer.context_used or old.context_used
+        window = renderer.context_window or old.context_window
         for each in renderer.costs:
             cost = each.added_to(cost)
         renderer.costs = []
-        used, window = renderer.context_used or session.context_used, renderer.context_window
-        told = {"plan": renderer.plan or session.plan, "context_used": used, "cost": cost}
-        told["context_window"] = window or session.context_window
-        if any(getattr(session, name) != value for name, value in told.items()):
-            self._set(**told)
+        if (plan, used, window, cost) != (old.plan, old.context_used, old.context_window, old.cost):
+            self._set(plan=plan, context_used=used, context_window=window, cost=cost)
 
     def _take_subagents(self) -> None:
         if self._renderer is not None:
