@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -41,7 +41,7 @@ class NewFile:
 
     def finish(self) -> FileMark:
         with self._out:
-            return _mark_of(os.fstat(self._out.fileno()))
+            return mark_of(os.fstat(self._out.fileno()))
 
     def discard(self) -> None:
         """Removes what was written."""
@@ -52,11 +52,11 @@ class NewFile:
 def remove_placed(folder: str, names: Sequence[str], mark: FileMark) -> None:
     """Removes a file, if it is still the one that was put there, and unchanged."""
     with contextlib.suppress(FileNotFoundError), _opened(folder, names[:-1], make=False) as place:
-        if _mark_of(os.stat(names[-1], dir_fd=place, follow_symlinks=False)) == mark:
+        if mark_of(os.stat(names[-1], dir_fd=place, follow_symlinks=False)) == mark:
             os.unlink(names[-1], dir_fd=place)
 
 
-def _mark_of(found: os.stat_result) -> FileMark:
+def mark_of(found: os.stat_result) -> FileMark:
     return FileMark(found.st_ino, found.st_size, found.st_mtime_ns)
 
 
@@ -64,12 +64,33 @@ def _mark_of(found: os.stat_result) -> FileMark:
 def _opened(folder: str, names: Sequence[str], *, make: bool) -> Iterator[int]:
     """Yields a descriptor of a folder, which is opened from the root part by part."""
     root, *above = Path(folder).parts
-    here = os.open(root, _FOLDER)
+    with (
+        opened_below(root, above) as top,
+        opened_below(".", names, at=top, make=0o700 if make else None) as place,
+    ):
+        yield place
+
+
+@contextlib.contextmanager
+def opened_below(
+    start: str,
+    names: Iterable[str | bytes],
+    *,
+    at: int | None = None,
+    make: int | None = None,
+    on_made: Callable[[int], None] = lambda _: None,
+) -> Iterator[int]:
+    """Yields a descriptor of the folder `names` below `start`, which is opened part by part; a link among the parts is
+    an error. `at`: the descriptor of the folder in which `start` is. `make`: the mode with which missing folders are
+    made; None: they are an error. `on_made` is told the place among `names` of each folder that was made.
+    """
+    here = os.open(start, _FOLDER, dir_fd=at)
     try:
-        for index, name in enumerate((*above, *names)):
-            if make and index >= len(above):
+        for index, name in enumerate(names):
+            if make is not None:
                 with contextlib.suppress(FileExistsError):
-                    os.mkdir(name, 0o700, dir_fd=here)
+                    os.mkdir(name, make, dir_fd=here)
+                    on_made(index)
             below = os.open(name, _FOLDER, dir_fd=here)
             os.close(here)
             here = below
