@@ -15,6 +15,7 @@ WITH_A_MODE = {
     "store/sqlite/opening.py": {"O_CREAT"},
     "agents/codex/plain_home.py": {"O_CREAT"},
     "files/placed.py": {"O_CREAT", "mkdir"},
+    "files/writing.py": {"O_CREAT", "mkdir"},
 }
 """They give the mode in the call: files that are only locked, and what is made below a descriptor of its folder."""
 
