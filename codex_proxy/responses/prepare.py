@@ -25,6 +25,7 @@ from codex_proxy.responses.context import (
 from codex_proxy.responses.service import RETRY_SECONDS, ResponsesService
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.steered_inputs import SteeredInputs
+from codex_proxy.runs.whole_history import Replay
 from codex_proxy.store.health import store_errors_as_faults
 from codex_proxy.store.leases import ConversationLease
 from codex_proxy.store.store import Store
@@ -47,7 +48,7 @@ MANY_ITEMS = 1000
 
 class PreparedResponse(msgspec.Struct, frozen=True, kw_only=True):
     """A response before its turn. `owner`: the client's name. `replay`: the history as the model generated it, if
-    stored.
+    stored; or the whole history, if the turn has only its end.
     """
 
     id: str
@@ -56,7 +57,7 @@ class PreparedResponse(msgspec.Struct, frozen=True, kw_only=True):
     parsed: ParsedResponse
     context: Context
     turn: Turn
-    replay: tuple[HistoryItem, ...] | None
+    replay: Replay | None
     conversation_turn: ConversationLease | None
     size: int
     """The bytes that the request did not bring: what was read from the store, and fetched."""

@@ -210,8 +210,9 @@ _fixed_values: Final = attrgetter(*(option.field for option in OPTIONS if option
 
 def session_key(owner: str, turn: Turn) -> bytes:
     """Returns a digest of what must be equal to continue a session."""
-    if turn.stored_session is not None:  # only whose it is: the rest changes from turn to turn
-        only = StoredSession(turn.stored_session.conversation)
+    if turn.stored_session is not None:  # only whose it is, and of what: the rest changes from turn to turn
+        stored = turn.stored_session
+        only = StoredSession(stored.conversation, begins=stored.begins)
         turn = msgspec.structs.replace(turn, stored_session=only)
     return hashlib.sha256(msgspec.json.encode((owner, _fixed_values(turn)))).digest()
 

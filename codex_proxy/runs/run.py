@@ -33,7 +33,7 @@ from codex_proxy.core.events import (
     UsageReported,
 )
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault
-from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput
+from codex_proxy.core.items import HistoryMessage, HistoryOutput
 from codex_proxy.core.limits import TurnLimits
 from codex_proxy.core.own_errors import break_off_on_error, release_all, task_of_turn
 from codex_proxy.core.repair import TurnRepair
@@ -46,6 +46,7 @@ from codex_proxy.runs.server_calls import ServerCalls, ToolRunner, approved_call
 from codex_proxy.runs.services import RunServices, call_id_entry
 from codex_proxy.runs.steered_inputs import SteeredInputs
 from codex_proxy.runs.time_and_tokens import Deadlines, DeadlineWatch, TurnUsage, deadline_failure
+from codex_proxy.runs.whole_history import Replay, followed_by
 from codex_proxy.tools.attempt import Attempt
 from codex_proxy.tools.policy import PolicyResult, ToolOutput
 from codex_proxy.tools.replay import assistant_messages, entries_of, output_id, raw_history, visible_calls
@@ -91,7 +92,7 @@ class Run:
         deadlines: Deadlines,
         *,
         runner: ToolRunner | None = None,
-        replay: tuple[HistoryItem, ...] | None = None,
+        replay: Replay | None = None,
         inputs: SteeredInputs | None = None,
         remembers: bool = True,
         durable: bool = True,
@@ -210,7 +211,7 @@ class Run:
         if self._repair.ended:
             return
         outputs = [item for item in self.turn.history if isinstance(item, HistoryOutput)]
-        if self._replay is not None:
+        if isinstance(self._replay, tuple):
             self._replay = with_outputs(self._replay, outputs)
         self._begin_session(await self._first_session())
 
@@ -429,7 +430,7 @@ class Run:
         messages = () if self._inputs is None else self._inputs.on_taken(id, self._shown_messages())
         added = (*raw_history(self.raw_items), *messages)
         self.turn = with_items(self.turn, added)
-        self._replay = None if self._replay is None else (*self._replay, *added)
+        self._replay = followed_by(self._replay, added)
         self.raw_items.clear()
 
     def _append(self, events: list[Event], size: int, *, of_agent: bool = True) -> None:

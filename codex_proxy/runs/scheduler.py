@@ -13,7 +13,6 @@ import msgspec
 from codex_proxy.agents.agent import Agent
 from codex_proxy.core.events import Event
 from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind
-from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.limits import MAX_TURN_CHARS
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.idle_sessions import IdleLimits
@@ -23,6 +22,7 @@ from codex_proxy.runs.server_calls import ToolRunner
 from codex_proxy.runs.services import RunServices
 from codex_proxy.runs.steered_inputs import SteeredInputs
 from codex_proxy.runs.time_and_tokens import Deadlines
+from codex_proxy.runs.whole_history import Replay
 from codex_proxy.workers.slots import Slot, Slots
 
 CANCELLED = Failure(
@@ -100,7 +100,7 @@ class RunScheduler:
         *,
         durable: bool = True,
         remembers: bool = True,
-        replay: tuple[HistoryItem, ...] | None = None,
+        replay: Replay | None = None,
         runner: ToolRunner | None = None,
         first: Sequence[Event] = (),
         inputs: SteeredInputs | None = None,

@@ -39,6 +39,7 @@ from codex_proxy.runs.idle_sessions import (
     session_key,
 )
 from codex_proxy.runs.time_and_tokens import AddedTokens
+from codex_proxy.runs.whole_history import Replay, WholeHistory
 from codex_proxy.tools.attempt import Attempt
 from codex_proxy.tools.replay import RememberedTurn, keys_of, restore_items, visible_calls
 from codex_proxy.workers.schema_checks import SchemaChecks
@@ -98,7 +99,7 @@ class RunServices:
         self,
         attempt: Attempt,
         turn: Turn,
-        replay: tuple[HistoryItem, ...] | None,
+        replay: Replay | None,
     ) -> tuple[Attempt, ReusedSession | AgentSession, HistoryDigests | None]:
         """Returns the first attempt, and its session: a kept one, else a reopened or a new one, whose history has the
         model's items from `replay` and the step memory; and the history's digests, if they were needed. Raises `Fault`.
@@ -114,10 +115,11 @@ class RunServices:
             if reused is not None:
                 return attempt, reused, digests
             closed = self.idle_sessions.take_closed(key, turn, digests)
-        given = await self._with_memory(_with_replay(turn, turn, replay))
+        stored = _session_to_continue(turn, self.agent_of(turn)) if attempt.as_asked else None
+        lacking = isinstance(replay, WholeHistory) and stored is not None  # what the session has seen
+        given = await self._with_memory(turn if lacking else await _with_replay(turn, turn, replay))
         if given is not turn:
             attempt = attempt.restart(given)
-        stored = _session_to_continue(turn, self.agent_of(turn)) if attempt.as_asked else None
         opened = await self._open(attempt.turn, stored)
         if stored is not None:
             opened.reopen(stored.id, turn.history[-stored.new_items :])
@@ -145,11 +147,9 @@ class RunServices:
         self.idle_sessions.put(turn.owner, session_key(turn.owner, attempt.turn), session, seen, pending)
         return True
 
-    async def further_session(
-        self, attempt: Attempt, turn: Turn, replay: tuple[HistoryItem, ...] | None
-    ) -> AgentSession:
+    async def further_session(self, attempt: Attempt, turn: Turn, replay: Replay | None) -> AgentSession:
         """Opens a session for a further attempt at `turn`. Raises `Fault`."""
-        return await self._open(await self._with_memory(_with_replay(attempt.turn, turn, replay)))
+        return await self._open(await self._with_memory(await _with_replay(attempt.turn, turn, replay)))
 
     async def _open(self, turn: Turn, stored: StoredSession | None = None) -> AgentSession:
         """Opens a session, a new one or to continue `stored`. Raises `Fault`: UNAVAILABLE if the system has no room for
@@ -292,9 +292,11 @@ def _session_to_continue(turn: Turn, agent: Agent) -> StoredSession | None:
     return None if changed and agent.sessions_are_fixed else stored
 
 
-def _with_replay(turn: Turn, requested: Turn, replay: tuple[HistoryItem, ...] | None) -> Turn:
+async def _with_replay(turn: Turn, requested: Turn, replay: Replay | None) -> Turn:
     if replay is None:
         return turn
+    if isinstance(replay, WholeHistory):
+        replay = await replay.items()
     return msgspec.structs.replace(turn, history=(*replay, *turn.history[len(requested.history) :]))
 
 

@@ -147,8 +147,10 @@ class AddedTokens:
 
     def learn(self, turn: Turn, agent: str, input: int) -> None:
         """Takes the reported input of a turn that was one model call. Long requests are ignored, and those with images
-        or raw items, whose tokens are not known.
+        or raw items, whose tokens are not known, or with a part of a conversation.
         """
+        if _is_part(turn):
+            return
         chars = 0
         for text in _texts(turn):
             chars += len(text)
@@ -164,10 +166,14 @@ class AddedTokens:
     def estimate(self, turn: Turn, agent: str) -> int | None:
         """Estimates a turn's input; None if nothing is known of its agent."""
         added = self._known.get((agent, turn.mode))
-        if added is None:
+        if added is None or _is_part(turn):
             return None
         images = sum(url_tokens(image.url) for image in images_in(turn.history))
         return added + estimate_all(_texts(turn)) + images
+
+
+def _is_part(turn: Turn) -> bool:
+    return turn.stored_session is not None and turn.stored_session.begins != ""
 
 
 def _texts(turn: Turn) -> Iterator[str]:

@@ -28,7 +28,7 @@ from codex_proxy.core.items import (
     TextPart,
     Tool,
 )
-from codex_proxy.core.turn import Mode, Turn
+from codex_proxy.core.turn import Mode, StoredSession, Turn
 
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
 USER = HistoryMessage("user", (TextPart("Hello"),))
@@ -237,6 +237,13 @@ def test_of_a_turn_on_a_thread_that_is_used_again_only_new_items_are_sent(mode: 
         assert [part["text"] for part in given] == ["Hello"]
         ids.pop()
     assert [item["id"] for item in injected] == ids
+
+
+def test_the_same_item_of_two_parts_of_a_conversation_has_two_ids() -> None:
+    parts = (StoredSession("c", begins=item) for item in ("", "msg_1", "msg_2"))
+    turns = (Turn(model="m", history=(USER, USER), mode="agent", stored_session=part) for part in parts)
+    ids = [split_input(turn, turn.history)[0][0]["id"] for turn in turns]
+    assert len(set(ids)) == 3
 
 
 # --- settings -------------------------------------------------------------------------------------

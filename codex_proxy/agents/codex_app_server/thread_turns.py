@@ -133,17 +133,21 @@ def with_raw_items(turn: Turn) -> Turn:
     raw: list[HistoryItem] = []
     name_of = name_for_agent(turn.tools, plain=turn.mode == "model")
     for index, each in enumerate(before):
-        converted = history_items([each], first=index, name_of=name_of)
+        converted = history_items([each], first=index, behind=_begins(turn), name_of=name_of)
         raw.append(RawHistoryItem(encode_json(converted[0])) if converted else each)
     return msgspec.structs.replace(turn, history=(*raw, last))
 
 
 def history_items(
-    history: Sequence[HistoryItem], *, first: int = 0, name_of: Callable[[str], str] = agent_name
+    history: Sequence[HistoryItem],
+    *,
+    first: int = 0,
+    behind: str = "",
+    name_of: Callable[[str], str] = agent_name,
 ) -> list[Any]:
     """Converts a history to Responses items. An item without an id gets one that is made from content and position
-    (counted from `first`): an id that Codex makes would defeat the provider's cache. `name_of` returns Codex's name of
-    a tool.
+    (counted from `first`, and from what the history begins `behind`): an id that Codex makes would defeat the
+    provider's cache. `name_of` returns Codex's name of a tool.
     """
     out: list[Any] = []
     for index, each in enumerate(history, first):
@@ -152,7 +156,9 @@ def history_items(
         elif not isinstance(each, HistoryMessage) or each.parts:
             item = history_item(each, detail_of=_detail, name_of=name_of)
             given = None if isinstance(each, HistoryOutput) else each.id
-            item["id"] = _usable_id(item["type"], given) or ID_PREFIXES[item["type"]] + _digest(index, item)
+            item["id"] = _usable_id(item["type"], given) or ID_PREFIXES[item["type"]] + _digest(
+                behind, index, item
+            )
             out.append(item)
     return out
 
@@ -162,8 +168,9 @@ def _usable_id(type: str, id: str | None) -> str | None:
     return id if fits else None
 
 
-def _digest(index: int, item: dict[str, Any]) -> str:
-    content = json.dumps([index, item], ensure_ascii=True).encode()
+def _digest(behind: str, index: int, item: dict[str, Any]) -> str:
+    place: list[Any] = [behind, index] if behind else [index]
+    content = json.dumps([*place, item], ensure_ascii=True).encode()
     return hashlib.sha256(content).hexdigest()[:32]
 
 
@@ -180,15 +187,19 @@ def split_input(
     client's items.
     """
     plain = turn.mode == "model"
-    name_of = name_for_agent(turn.tools, plain=plain)
+    name_of, behind = name_for_agent(turn.tools, plain=plain), _begins(turn)
     if not plain and history:
         last = history[-1]
         if isinstance(last, HistoryMessage) and last.role == "user" and last.parts:
             texts = texts_of(last.parts)
             if sum(map(len, texts)) <= MAX_TURN_INPUT and not any(MENTION.search(text) for text in texts):
                 given = [_input(part) for part in last.parts]
-                return history_items(history[:-1], first=first, name_of=name_of), given
-    return history_items(history, first=first, name_of=name_of), []
+                return history_items(history[:-1], first=first, behind=behind, name_of=name_of), given
+    return history_items(history, first=first, behind=behind, name_of=name_of), []
+
+
+def _begins(turn: Turn) -> str:
+    return "" if turn.stored_session is None else turn.stored_session.begins
 
 
 def steered_input(messages: Sequence[HistoryMessage]) -> list[dict[str, Any]]:

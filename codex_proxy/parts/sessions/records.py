@@ -242,14 +242,23 @@ class SessionStore:
         """Returns a session's entries, oldest first."""
         return await self._all(owner, ENTRY, session)
 
+    async def entries_behind(self, owner: str, session: str, item: str) -> list[Entry] | None:
+        """Returns a session's entries behind one, oldest first; None if there is no such entry."""
+        try:
+            return await self._all(owner, ENTRY, session, after=item)
+        except Fault as fault:
+            if fault.failure.kind is not FaultKind.NOT_FOUND:
+                raise
+            return None
+
     async def all_turns(self, owner: str, session: str) -> list[SessionTurn]:
         """Returns a session's turns, oldest first."""
         return await self._all(owner, TURN, session)
 
-    async def _all(self, owner: str, kind: Kind[S], session: str) -> list[S]:
+    async def _all(self, owner: str, kind: Kind[S], session: str, after: str | None = None) -> list[S]:
         found: list[S] = []
         while True:
-            request = PageRequest(MAX_PAGE, "asc", found[-1].id if found else None)
+            request = PageRequest(MAX_PAGE, "asc", found[-1].id if found else after)
             page = await self.page(owner, kind, request, parent=session)
             found += page.items
             if not page.has_more:

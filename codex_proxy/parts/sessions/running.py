@@ -18,7 +18,7 @@ from codex_proxy.core.events import Stop, TurnElsewhere, TurnEnded
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.core.keys import NO_KEY_OWNER
 from codex_proxy.core.own_errors import trace_of
-from codex_proxy.core.turn import fixed_by_session
+from codex_proxy.core.turn import Turn, fixed_by_session
 from codex_proxy.parts.sessions.approvals import MAY_NOT_APPROVE, Approval, Ask
 from codex_proxy.parts.sessions.commands import (
     Change,
@@ -470,7 +470,7 @@ class LiveSession:
             held.callback(responses.rights.hold(client, self._on_right_lost))
             requests = self._service.turn_requests
             prepared = first or await requests.next(self.owner, self.session, self._service.store)
-            tokens.prompt = partial(tokens_in, prepared.turn.history)
+            tokens.prompt = partial(_prompt_tokens, prepared.turn, self.session.context_used)
             held.enter_context(responses.usage.turn(self.owner, billed_model(prepared.turn), tokens))
             able = responses.runs.services.agent_of(prepared.turn).capabilities
             self._inputs = SteeredInputs() if takes_input(prepared.turn, able) else None
@@ -515,10 +515,11 @@ class LiveSession:
         """Tells what the agent does in a run. Returns the run's end."""
         if run is None:
             return TurnEnded(Stop.INTERRUPTED)
-        made_with = "" if run.turn.stored_session is None else fixed_by_session(run.turn)
+        stored = run.turn.stored_session
+        made_with, begins = ("", "") if stored is None else (fixed_by_session(run.turn), stored.begins)
         agent = self._service.responses.runs.services.agent_of(run.turn).name
         async with self.lock:
-            self.state.on_run_began(self._service.now(), agent, made_with, run.turn.workdir)
+            self.state.on_run_began(self._service.now(), agent, made_with, run.turn.workdir, begins)
             await self._commit_surely()
         cursor = run.log.cursor()
         try:
@@ -571,3 +572,10 @@ class LiveSession:
             self._run.fail(failure)
         else:
             self._interrupt()
+
+
+def _prompt_tokens(turn: Turn, context_used: int) -> int:
+    """Returns an estimate of a run's input. `context_used`: the tokens that the agent's own session has already."""
+    stored = turn.stored_session
+    earlier = context_used if stored is not None and stored.begins else 0
+    return earlier + tokens_in(turn.history)

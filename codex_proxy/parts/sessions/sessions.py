@@ -73,6 +73,10 @@ class AgentThread(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The last turn that it has taken: it has everything up to that turn's end."""
     imported: str = ""
     """The agent's id of the last turn that another program has run on it, and that is a turn of the session."""
+    item: str = ""
+    """The id of the last item of the session up to which it has everything, also while it works on a turn; empty: not
+    known.
+    """
 
 
 class Batch(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from codex_proxy.admission.clients import Client
 from codex_proxy.core.beside_the_loop import beside_the_loop
 from codex_proxy.core.faults import Failure, Fault, bad_request
+from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.json_values import encode_json
 from codex_proxy.core.own_tools import toolset_faults
 from codex_proxy.core.turn import StoredSession
@@ -21,10 +22,12 @@ from codex_proxy.parts.sessions.agents import requested_tool, turn_request
 from codex_proxy.parts.sessions.approvals import MAY_NOT_ASK
 from codex_proxy.parts.sessions.conversation import MANY_ENTRIES, input_items, message_item
 from codex_proxy.parts.sessions.records import SessionStore
-from codex_proxy.parts.sessions.sessions import Content, Entry, Session
+from codex_proxy.parts.sessions.sessions import Content, Entry, Session, UserMessage
 from codex_proxy.responses.context import read_context
 from codex_proxy.responses.prepare import PreparedResponse, prepare_in_context
 from codex_proxy.responses.service import ResponsesService
+from codex_proxy.runs.observers import REQUEST_RECORDER
+from codex_proxy.runs.whole_history import WholeHistory
 from codex_proxy.surfaces.requests.options import ParseContext, RequestHints
 from codex_proxy.surfaces.responses.items import ItemDict, web_images
 from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
@@ -43,7 +46,29 @@ class TurnRequests:
         self.responses = responses
 
     async def next(self, owner: str, session: Session, store: SessionStore) -> PreparedResponse:
-        """Returns the request of the turn that goes on, admitted. Raises `Fault`."""
+        """Returns the request of the turn that goes on, admitted. Where the agent goes on with its own session, it has
+        only what that has not seen; the rest is read if the agent's session cannot go on. Raises `Fault`.
+        """
+        thread = session.thread
+        if thread is None or not thread.item or REQUEST_RECORDER.get() is not None:  # which needs all of it
+            return await self._whole(owner, session, store)
+        entries = await store.entries_behind(owner, session.id, thread.item)
+        if not (entries and isinstance(entries[0].item, UserMessage)):
+            return await self._whole(owner, session, store)
+        items = input_items(entries)
+        new_items = 0 if thread.turn == session.turn else len(items)  # it waits for results, if it goes on
+        prepared = await self.prepare(owner, session, items, new_items, begins=thread.item)
+        stored = prepared.turn.stored_session
+        if stored is None or not stored.begins:
+            return await self._whole(owner, session, store)
+
+        async def read() -> tuple[HistoryItem, ...]:
+            return (await self._whole(owner, session, store)).turn.history
+
+        return replace(prepared, replay=WholeHistory(read))
+
+    async def _whole(self, owner: str, session: Session, store: SessionStore) -> PreparedResponse:
+        """Returns the request with all items of the session."""
         entries = await store.all_entries(owner, session.id)
         items = await beside_the_loop(partial(input_items, entries), long=len(entries) > MANY_ENTRIES)
         thread = session.thread
@@ -52,10 +77,16 @@ class TurnRequests:
         return await self.prepare(owner, session, items, new_items)
 
     async def prepare(
-        self, owner: str, session: Session, items: Sequence[Mapping[str, Any]], new_items: int = 0
+        self,
+        owner: str,
+        session: Session,
+        items: Sequence[Mapping[str, Any]],
+        new_items: int = 0,
+        begins: str = "",
     ) -> PreparedResponse:
         """Returns the request of a turn, admitted. `new_items`: how many of the last items the agent's own session has
-        not seen; 0 if there is none that can go on. Raises `Fault`, which names the field of the session.
+        not seen; 0 if there is none that can go on. `begins`: the last item before these; empty: they are all. Raises
+        `Fault`, which names the field of the session.
         """
         responses, client = self.responses, self.responses.clients.by_name(owner)
         context_of_request, now = _parse_context(client, session), responses.clock.epoch()
@@ -67,7 +98,7 @@ class TurnRequests:
             parsed = await beside_the_loop(parse_request, long=len(items) > MANY_ENTRIES)
             parsed = replace(parsed, optional_images=_earlier_images(parsed))
             parsed = self._with_tools(parsed, session, client)
-            parsed = self._with_stored_session(parsed, session, new_items)
+            parsed = self._with_stored_session(parsed, session, new_items, begins)
             parsed = self._with_subagents(parsed, session)
             context = await read_context(parsed, None, owner, responses.ids, now)
             return await prepare_in_context(responses, parsed, context, owner, id=session.id, created=now)
@@ -90,7 +121,7 @@ class TurnRequests:
         return replace(parsed, turn=replace(turn, approvals="ask") if asks else turn)
 
     def _with_stored_session(
-        self, parsed: ParsedResponse, session: Session, new_items: int
+        self, parsed: ParsedResponse, session: Session, new_items: int, begins: str
     ) -> ParsedResponse:
         """Returns a turn's request for which the agent goes on with its own session, or makes one, if the agent stores
         sessions.
@@ -107,9 +138,8 @@ class TurnRequests:
             return parsed
         stored = StoredSession(session.id)
         if session.thread is not None and session.thread.agent == agent.name:
-            stored = replace(
-                stored, id=session.thread.id, made_with=session.thread.made_with, new_items=new_items
-            )
+            id, made_with = session.thread.id, session.thread.made_with
+            stored = replace(stored, id=id, made_with=made_with, new_items=new_items, begins=begins)
         return replace(parsed, turn=replace(parsed.turn, stored_session=stored))
 
     def _with_subagents(self, parsed: ParsedResponse, session: Session) -> ParsedResponse:

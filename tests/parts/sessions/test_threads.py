@@ -16,12 +16,13 @@ from codex_proxy.core.events import ItemEnded, ItemStarted, Stop, TextDelta, Tur
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.items import HistoryMessage, Message, TextPart
 from codex_proxy.parts.sessions import running, service
-from codex_proxy.parts.sessions.records import LEASE_LOST, SessionStore
+from codex_proxy.parts.sessions.records import ENTRY, LEASE_LOST, SessionStore
 from codex_proxy.parts.sessions.state import SessionState
 from tests.access.keyed import key_of, keyed_proxy
 from tests.http.serving import fake_proxy
 from tests.parts.sessions.driving import CANCEL, WEATHER, AgentsClient, message, text_of
 from tests.parts.sessions.test_folders import hosted
+from tests.parts.sessions.test_races import in_memory
 from tests.parts.sessions.test_summaries import summary
 from tests.waiting import eventually
 
@@ -379,3 +380,52 @@ async def test_the_agent_forgets_a_deleted_session_whose_thread_is_gone_already(
         assert thread
         await client.proxy.server.agent.delete_session(thread)
         await client.delete(f"/sessions/{id}")
+
+
+def count_entries(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Returns a list that gets how many items are read from the store, for each time."""
+    counts: list[int] = []
+    page = SessionStore.page
+
+    async def counted(self: SessionStore, owner: str, kind: Any, *args: Any, **more: Any) -> Any:
+        found = await page(self, owner, kind, *args, **more)
+        if kind is ENTRY:
+            counts.append(len(found.items))
+        return found
+
+    monkeypatch.setattr(SessionStore, "page", counted)
+    return counts
+
+
+async def test_a_long_session_reads_no_more_for_a_turn_than_a_short_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts, read = count_entries(monkeypatch), list[int]()
+    async with served(tmp_path) as client:
+        id = await new_session(client, tmp_path)
+        for turn in range(6):
+            counts.clear()
+            await client.turn(id, message(f"{turn}"))
+            await eventually(lambda: not in_memory(client.proxy))
+            read.append(sum(counts))
+        assert await history_of(client, id, "last") == [*"012345", "last"]
+    assert len(set(read[1:])) == 1, read
+
+
+async def test_a_turn_that_waited_for_results_goes_on_in_its_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts, read = count_entries(monkeypatch), list[int]()
+    async with served(tmp_path) as client:
+        id = await new_session(client, tmp_path, agent={"model": "codex-5", "tools": [WEATHER]})
+        threads = set[str | None]()
+        for _ in range(4):
+            counts.clear()
+            await client.turn(id, message("[[fake:tool_call]]"))
+            await eventually(lambda: not in_memory(client.proxy))
+            read.append(sum(counts))
+            threads.add(await thread_of(client, id))
+        said = await history_of(client, id, "last")
+    assert said == [*["[[fake:tool_call]]"] * 4, "last"]
+    assert len(threads) == 1
+    assert len(set(read[1:])) == 1, read
