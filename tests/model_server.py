@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -63,9 +64,25 @@ def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> dict
     } | more
 
 
+def python_spelling(value: Any) -> bytes:
+    """JSON as Python writes it: with blanks behind colons and commas, and with escapes."""
+    return json.dumps(value).encode()
+
+
+SPELLINGS: dict[str, Callable[[Any], bytes]] = {"compact": msgspec.json.encode, "Python's": python_spelling}
+"""How servers write JSON."""
+spelling = msgspec.json.encode
+"""How `event` writes it: see the fixture `each_spelling`."""
+
+
 def event(value: Any) -> bytes:
     """A server-sent event with this as its data."""
-    return b"data: " + msgspec.json.encode(value) + b"\n\n"
+    return b"data: " + spelling(value) + b"\n\n"
+
+
+def respelled(stream: bytes, spelling: Callable[[Any], bytes]) -> bytes:
+    """A stream whose objects are written in this way."""
+    return re.sub(rb"(?<=data: )\{.*\}", lambda found: spelling(json.loads(found[0])), stream)
 
 
 DONE = b"data: [DONE]\n\n"

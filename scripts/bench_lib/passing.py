@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 from scripts.bench_lib.figures import Figure, quantile
 from scripts.bench_lib.servers import (
-    DELTA,
     BenchError,
     Proxy,
     drain,
@@ -23,6 +23,8 @@ from scripts.bench_lib.servers import (
 AGAINST = "a plain aiohttp reverse proxy"
 SIDES = "scripts.bench_lib.passing_sides"
 STREAMS = 8
+WORD = b'" word"'
+"""The text of a delta."""
 TICK = 0.01
 """The resolution of another process's CPU time, in seconds."""
 EVERY = 10
@@ -31,20 +33,29 @@ EVERY = 10
 
 def rows(folder: Path, *, quick: bool) -> Iterator[Figure]:
     paced, flood, rounds, firsts = (20, 2_000, 1, 5) if quick else (400, 200_000, 5, 200)
-    with side_server(SIDES, "upstream") as (_, port):
+    for spelling in ("compact", "blanks"):
+        with _sides(folder / spelling, spelling) as sides:
+            yield sides.cpu("at a model's pace", paced, EVERY, STREAMS, rounds, goal="<= 1.3")
+            yield sides.cpu("as fast as they come", flood, 0, 1, rounds, goal="")
+            if spelling == "compact":
+                yield sides.first_byte(firsts)
+
+
+@contextmanager
+def _sides(folder: Path, spelling: str) -> Iterator[_Sides]:
+    """Runs both sides before a server that writes its JSON in this way."""
+    with side_server(SIDES, "upstream", spelling) as (_, port):
         url = f"http://127.0.0.1:{port}"
         flags = ("--agent", "openai-chat", "--upstream-url", url)
         with proxy(folder, *flags) as ours, side_server(SIDES, "reverse", url) as (process, reverse_port):
-            sides = _Sides(ours, Proxy(process, int(reverse_port)))
-            yield sides.cpu("at a model's pace", paced, EVERY, STREAMS, rounds, goal="<= 1.3")
-            yield sides.cpu("as fast as they come", flood, 0, 1, rounds, goal="")
-            yield sides.first_byte(firsts)
+            yield _Sides(ours, Proxy(process, int(reverse_port)), spelling)
 
 
 @dataclass(frozen=True)
 class _Sides:
     ours: Proxy
     theirs: Proxy
+    spelling: str
 
     def cpu(self, name: str, deltas: int, every: int, streams: int, rounds: int, *, goal: str) -> Figure:
         """Returns the CPU time of each process for the same deltas."""
@@ -60,7 +71,9 @@ class _Sides:
                 spent.append(side.cpu() - before)
         value = f"{median(mine) / (deltas * streams) * 1e6:.1f} us each"
         ratio = median(mine) / max(median(plain), TICK)
-        return Figure("9", f"CPU of a delta passed on, {name}", AGAINST, ratio, goal, rounds, value)
+        return Figure(
+            "9", f"CPU of a delta passed on, {self.spelling}, {name}", AGAINST, ratio, goal, rounds, value
+        )
 
     def first_byte(self, rounds: int) -> Figure:
         """Returns the time until the first delta, measured in turns, one request at a time."""
@@ -95,7 +108,7 @@ def request_for(deltas: int, every: int) -> bytes:
 
 
 async def _drain(port: int, request: bytes, streams: int, deltas: int) -> None:
-    count = DELTA if deltas else None
+    count = WORD if deltas else None
     seen = await asyncio.gather(*(drain(port, request, count=count) for _ in range(streams)))
     if set(seen) != {deltas}:
         raise BenchError(f"{seen} deltas came through of {deltas}")

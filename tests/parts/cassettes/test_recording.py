@@ -37,7 +37,7 @@ from codex_proxy.parts.cassettes.content import content_of
 from codex_proxy.parts.cassettes.format import read, write_new
 from codex_proxy.parts.cassettes.replay import Folder
 from codex_proxy.parts.cassettes.turn_recorder import CassetteTurnRecorder
-from tests.model_server import text, upstream
+from tests.model_server import SPELLINGS, respelled, text, upstream
 from tests.parts.cassettes.talking import chat_loop, openai_client, record_steps, running_server
 from tests.waiting import eventually
 
@@ -293,9 +293,12 @@ async def test_a_secret_that_the_model_says_in_pieces_is_in_no_file(
     assert [line for line in agent.splitlines() if "planted" in line and "fake:text" not in line] == []
 
 
-async def test_a_secret_that_a_model_server_says_in_pieces_is_in_no_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("spelling", SPELLINGS)
+async def test_a_secret_that_a_model_server_says_in_pieces_is_in_no_file(
+    tmp_path: Path, spelling: str
+) -> None:
     folder, numbers = tmp_path / "cassettes", itertools.count(100)
-    said = text(f"Take {TOKEN} and go.")
+    said = respelled(text(f"Take {TOKEN} and go."), SPELLINGS[spelling])
     async with upstream() as model:
         model.script = [re.sub(b"}\n\n", lambda _: b',"obfuscation":"a%d"}\n\n' % next(numbers), said)]
         settings: dict[str, Any] = {"agent": "openai-chat", "upstream_url": model.url}

@@ -10,7 +10,13 @@ from openai import AsyncOpenAI
 
 from tests.http.conftest import log_lines as log_lines
 from tests.http.serving import Proxy
-from tests.model_server import Upstream, proxy_before, upstream
+from tests.model_server import SPELLINGS, Upstream, proxy_before, upstream
+
+
+@pytest.fixture(params=SPELLINGS)
+def each_spelling(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test runs once with events of each spelling of JSON."""
+    monkeypatch.setattr("tests.model_server.spelling", SPELLINGS[request.param])
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from openai._streaming import SSEDecoder
 
 from codex_proxy.parts.upstream.openai_chat.pass_through import PassThrough
 from codex_proxy.parts.upstream.stream import AnswerReader
-from tests.model_server import CASES, DONE, chunk, event
+from tests.model_server import CASES, DONE, SPELLINGS, chunk, event, respelled
 from tests.parts.upstream.mutated_responses import ANSWERS, Form, Known, body_of
 from tests.parts.upstream.test_mutated_responses import answer_in, known_answer, log_of
 from tests.parts.upstream.test_openai_chat_dialect import events_of, messages_of, summary_of, turn_with_tool
@@ -123,13 +123,14 @@ def chunks_read(body: bytes) -> list[dict[str, Any]]:
 
 @pytest.mark.sampled(every=37)
 @pytest.mark.parametrize("shown", [None, "mine"])
+@pytest.mark.parametrize("spelling", SPELLINGS)
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", CHAT)
 def test_what_is_passed_on_of_a_damaged_stream_are_whole_chunks(
-    name: str, damage: str, shown: str | None
+    name: str, damage: str, spelling: str, shown: str | None
 ) -> None:
-    case = CASES[name]
-    body = DAMAGES[damage](case.body)
+    whole = respelled(CASES[name].body, SPELLINGS[spelling])
+    body = DAMAGES[damage](whole)
     known = None
     for size in (1, 7, len(body)):
         passing = PassThrough(stream=True, wants_usage=True, model_shown=shown)
@@ -139,10 +140,11 @@ def test_what_is_passed_on_of_a_damaged_stream_are_whole_chunks(
         read = chunks_read(out)
         assert all("choices" in each or each.get("usage") for each in read)
         plain = PassThrough(stream=True, wants_usage=True, model_shown=shown)
-        known = known or chunks_read(b"".join([plain.feed(case.body), plain.close()]))
+        known = known or chunks_read(b"".join([plain.feed(whole), plain.close()]))
         assert read == known
 
 
+@pytest.mark.usefixtures("each_spelling")
 def test_a_keep_alive_of_this_server_stands_between_whole_events() -> None:
     passing = PassThrough(stream=True, wants_usage=True)
     body = b"".join(b"id: %d\n" % n + event(chunk({"content": "Hi"})) for n in range(4))

@@ -12,6 +12,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from codex_proxy.http.app_keys import USAGE as USAGE_BOOK
+from tests.access.keyed import key_header, look_now, write_keys
 from tests.http.serving import Proxy, user
 from tests.mcp.serving import PROGRAM
 from tests.model_server import (
@@ -29,6 +30,8 @@ from tests.model_server import (
 from tests.parts.upstream.test_connections import OK, talk_of
 from tests.waiting import PATIENCE
 from tests.weather_tool import CHAT_WEATHER
+
+pytestmark = pytest.mark.usefixtures("each_spelling")
 
 AUDIO = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}
 FILE = {"type": "file", "file": {"file_id": "file-1"}}
@@ -277,6 +280,23 @@ async def test_a_client_that_leaves_closes_the_connection_to_the_upstream_within
         took.append(loop.time() - left)
         await proxy.settled()
     assert min(took) < 0.05, "from the client's end to the upstream's, of which most is this test's own"
+
+
+async def test_a_key_that_is_gone_ends_a_stream_that_is_passed_on(server: Upstream, tmp_path: Path) -> None:
+    write_keys(tmp_path, one={})
+    async with proxy_before(server.url, tmp_path) as proxy:
+        server.held.clear()
+        server.script = [stream(*[{"content": "Hi"}] * 20)]
+        async with proxy.open(request(stream=True), headers=key_header("one")) as reply:
+            said = await reply.content.readany()
+            write_keys(tmp_path, other={})
+            look_now(proxy.server)
+            said += await reply.content.read()
+        await server.closed.wait()
+    first, *others, last = [json.loads(line[6:]) for line in said.splitlines() if line.startswith(b"data: {")]
+    assert first["choices"][0]["delta"]["role"] == "assistant"
+    assert {each["choices"][0]["delta"]["content"] for each in others} == {"Hi"}
+    assert last["error"]["code"] == "invalid_api_key"
 
 
 # --- where this server has something to do --------------------------------------------------------

@@ -130,6 +130,7 @@ def test_every_dialect_is_passed_on_or_fails_as_it_should(name: str, size: int) 
     assert pass_through.fault is None or b"rror" not in out, "an error of the upstream's is not passed on"
 
 
+@pytest.mark.usefixtures("each_spelling")
 def test_nothing_is_passed_on_before_the_first_word() -> None:
     pass_through = PassThrough(stream=True, wants_usage=True)
     role, word = event(chunk({"role": "assistant", "content": ""})), event(chunk({"content": "Hi"}))
@@ -138,6 +139,7 @@ def test_nothing_is_passed_on_before_the_first_word() -> None:
     assert pass_through.feed(word) == word
 
 
+@pytest.mark.usefixtures("each_spelling")
 def test_of_a_large_block_only_the_events_that_matter_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[bytes] = []
 
@@ -148,7 +150,7 @@ def test_of_a_large_block_only_the_events_that_matter_are_decoded(monkeypatch: p
     monkeypatch.setattr("codex_proxy.parts.upstream.openai_chat.pass_through.decode_event", counting)
     role, word = event(chunk({"role": "assistant", "content": ""})), event(chunk({"content": "Hi"}))
     end = event(chunk({}, "stop"))
-    body = role + word * 500 + end + USAGE_CHUNK + DONE
+    body = role + word * 500 + end + event(chunk({}) | {"choices": [], "usage": USAGE}) + DONE
     for pieces in ([body], cut(body, [len(body) // 3])):
         decoded.clear()
         pass_through = PassThrough(stream=True, wants_usage=True)
@@ -164,6 +166,7 @@ def test_usage_in_the_last_delta_is_taken_out_of_it() -> None:
     assert pass_through.usage == Usage(input=11, output=7)
 
 
+@pytest.mark.usefixtures("each_spelling")
 def test_each_choice_has_its_finish_reason() -> None:
     pass_through = PassThrough(stream=True, wants_usage=True)
     for index, finish in ((1, "length"), (0, "stop")):
@@ -234,6 +237,7 @@ def test_an_event_without_an_end_is_given_up() -> None:
 @pytest.mark.parametrize("shown", [None, "mine"])
 @pytest.mark.parametrize("wants_usage", [False, True])
 @pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.usefixtures("each_spelling")
 def test_no_form_of_an_answer_raises_and_what_comes_of_it_is_json(
     stream: bool, wants_usage: bool, shown: str | None
 ) -> None:

@@ -15,7 +15,18 @@ from hypothesis import strategies as st
 from codex_proxy.parts.upstream.failures import HIDDEN, Secrets, SecretsReader
 from tests.http.conftest import log_lines as log_lines
 from tests.http.serving import Proxy, user
-from tests.model_server import DONE, USAGE, Case, Upstream, chunk, event, proxy_before, upstream
+from tests.model_server import (
+    DONE,
+    USAGE,
+    Case,
+    Upstream,
+    chunk,
+    event,
+    proxy_before,
+    python_spelling,
+    respelled,
+    upstream,
+)
 from tests.parts.upstream.test_openai_chat_pass_through import cut
 from tests.response_events import CALL_ITEM, THOUGHT, message, response_with
 from tests.response_events import event as of_responses
@@ -59,7 +70,12 @@ ERROR = {
 
 
 def chat_streams() -> Iterator[bytes]:
-    """Streams of Chat Completions with the key in one place."""
+    """Streams of Chat Completions with the key in one place, in one spelling and the other."""
+    for n, each in enumerate(compact_streams()):
+        yield respelled(each, python_spelling) if n // 2 % 2 else each
+
+
+def compact_streams() -> Iterator[bytes]:
     end = event(chunk({}, "stop")) + event({"choices": [], "usage": USAGE}) + DONE
     for each in (*with_key(CHUNK), *with_key(chunk({"tool_calls": [CALL]})), *with_key(ERROR)):
         yield event(each) + end
@@ -162,6 +178,7 @@ async def test_a_key_that_an_upstream_repeats_anywhere_reaches_nobody(
         assert not file.is_file() or KEY.encode() not in file.read_bytes()
 
 
+@pytest.mark.usefixtures("each_spelling")
 @pytest.mark.parametrize("tools", [[], [CHAT_WEATHER]], ids=["passed on", "rendered"])
 async def test_a_key_that_a_model_says_in_pieces_is_not_recognised(tools: list[Any], tmp_path: Path) -> None:
     """The limit: each piece is a part of the model's text, and only the client joins them."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -27,8 +27,31 @@ from codex_proxy.parts.upstream.stream import (
 )
 
 DONE: Final = b"data: [DONE]\n\n"
-_DELTA: Final = b'"choices":[{"index":0,"delta":{'
-_UNFINISHED: Final = b'"finish_reason":null'
+
+
+class _Spelling(NamedTuple):
+    """What a delta is recognized by, as a server writes its JSON."""
+
+    choices: bytes
+    delta: bytes
+    unfinished: bytes
+    no_usage: bytes
+
+
+_SPELLINGS: Final = (
+    _Spelling(
+        b'"choices":[{',
+        b'"choices":[{"index":0,"delta":{',
+        b'"finish_reason":null',
+        b'"usage":null',
+    ),
+    _Spelling(  # Python's
+        b'"choices": [{',
+        b'"choices": [{"index": 0, "delta": {',
+        b'"finish_reason": null',
+        b'"usage": null',
+    ),
+)
 _OUTPUT: Final = re.compile(rb'"(?:content|text|refusal|name|arguments)"\s*:\s*"[^"]|"audio"\s*:\s*\{')
 """Matches what begins output in a chunk (text, refusal, call or audio): in a model's text quotes have a backslash."""
 _BLANK_LINES: Final = re.compile(rb"\n\r?\n[\r\n]*")
@@ -188,20 +211,21 @@ class PassThrough:
     def _count_plain_deltas(self, block: bytes) -> int:
         """Returns the number of events in a block if each is a delta without finish reason, usage or error; else 0."""
         # Text of the model has no such names: quotes in JSON strings have a backslash.
-        count = block.count(b'"choices":[{')
+        spelling = next((each for each in _SPELLINGS if each.choices in block), None)
+        if spelling is None or b"error" in block or _RETURN in block:
+            return 0
+        count = block.count(spelling.choices)
         if (
             count != block.count(b"\n\n")
             or 2 * count != block.count(b"\n")
-            or b"error" in block
-            or _RETURN in block
-            or block.count(b'"finish_reason":null') != block.count(b'"finish_reason"')
-            or block.count(b'"usage":null') != block.count(b'"usage"')
+            or block.count(spelling.unfinished) != block.count(b'"finish_reason"')
+            or block.count(spelling.no_usage) != block.count(b'"usage"')
         ):
             return 0
         last = block[block.rfind(b"\n\n", 0, -2) + 2 if count > 1 else 0 :]
-        begin, end = last.find(_DELTA), last.rfind(_UNFINISHED)
+        begin, end = last.find(spelling.delta), last.rfind(spelling.unfinished)
         if 0 < begin < end:
-            self._head, self._tail = last[: begin + len(_DELTA)], last[end:]
+            self._head, self._tail = last[: begin + len(spelling.delta)], last[end:]
         return count
 
     def _block(self, chunk: bytes) -> bytes:
