@@ -5,6 +5,7 @@ can be done with it. Methods raise `UserError`.
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Iterator
 from contextlib import aclosing
 from pathlib import Path
@@ -22,6 +23,7 @@ SESSIONS: Final = "/agents/sessions"
 EVENTS: Final = "/agents/session_events"
 SHOWN_ITEMS: Final = 50
 """How many items of a session are shown when it is opened."""
+KEY_HEADER: Final = "Idempotency-Key"
 ENDS: Final = ("completed", "failed", "cancelled")
 """How turns end."""
 MAX_HELD: Final = 10_000
@@ -73,6 +75,8 @@ class Conversation:
         self._held: list[Object] | None = None
         """Events of all sessions while one is being made, whose id is not known before the answer."""
         self._sending = asyncio.Lock()
+        self._attempt: tuple[str, str] | None = None
+        """The text that was sent last and whose answer has not come, and its key."""
 
     @property
     def path(self) -> str:
@@ -170,11 +174,20 @@ class Conversation:
                 return
             content = [{"type": "input_text", "text": text}]
             message = {"type": "agent.session.input.message", "input": [{"role": "user", "content": content}]}
-            await self.server.ask("POST", f"{self.path}/events", {"events": [message]})
+            headers = {KEY_HEADER: self._key_of(text)}
+            await self.server.ask("POST", f"{self.path}/events", {"events": [message]}, headers)
+            self._attempt = None
+
+    def _key_of(self, text: str) -> str:
+        """Returns the key of an attempt to send a text: that of the last one, if the same text has got no answer."""
+        if self._attempt is None or self._attempt[0] != text:
+            self._attempt = text, uuid.uuid4().hex
+        return self._attempt[1]
 
     async def _create(self, text: str) -> None:
         body = {"agent": {"model": self.model}, "input": text}
         headers = {"X-Codex-Sandbox": self._sandbox} if self._sandbox else {}
+        headers[KEY_HEADER] = self._key_of(text)
         wanted = [*self._environments()]
         self._held = []
         try:
@@ -188,7 +201,7 @@ class Conversation:
                     if environment is wanted[-1] or not error.param.startswith("environment"):
                         raise
             self.leave()
-            self.id = made["id"]
+            self.id, self._attempt = made["id"], None
         finally:
             held, self._held = self._held, None
             for event in held:

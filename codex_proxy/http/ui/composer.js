@@ -64,7 +64,7 @@ export function creation({ model, mode, folder, sandbox }, content) {
   return { body: { agent: { model }, environment, input: [messageOf(content)] }, more };
 }
 
-/** `once`: the same in every try, so that a message whose answer was lost is not taken twice. */
+/** `once`, here and below: the same in every try, so that what lost its answer is not done twice. */
 async function say(id, content, once) {
   await request(`/v1/agents/sessions/${encodeURIComponent(id)}/events`, {
     headers: { ...BETA, "Idempotency-Key": once }, body: { events: [{ type: "agent.session.input.message", input: [messageOf(content)] }] } });
@@ -154,9 +154,9 @@ export function composer({ choices, models, stop, sent, changed }) {
   async function deliver(at, draft, content, attempt) {
     if (at === NEW) {
       const { body, more } = creation(chosen, content);
-      return (await json("/v1/agents/sessions", { body, headers: { ...BETA, ...more } })).id;
+      return (await json("/v1/agents/sessions", { body, headers: { ...BETA, ...more, "Idempotency-Key": attempt.once } })).id;
     }
-    if (draft.edits) attempt.copy ||= await fork(at, draft.edits);
+    if (draft.edits) attempt.copy ||= await fork(at, draft.edits, attempt.once);
     await say(attempt.copy || at, content, attempt.once);
     return attempt.copy || at;
   }
@@ -167,7 +167,7 @@ export function composer({ choices, models, stop, sent, changed }) {
     const content = contentOf(draft);
     if (!content.length || send.disabled) return;
     problem.replaceChildren();
-    const same = JSON.stringify([draft.edits, content]);
+    const same = JSON.stringify([draft.edits, content, at === NEW && chosen]);
     const attempt = draft.attempt?.same === same ? draft.attempt : { same, copy: "", once: newKey() };
     drafts.set(at, draftWith({ sending: true })); // what is written from now on is the next message
     show(at, summary);
@@ -266,10 +266,10 @@ export function composer({ choices, models, stop, sent, changed }) {
   };
 }
 
-/** Makes a copy of a session with the items before one, or with all. Returns its id. */
-export async function fork(id, beforeItem) {
+/** Makes a copy of a session with the items before one, or with all: one for each key `once`. Returns its id. */
+export async function fork(id, beforeItem, once = newKey()) {
   const body = beforeItem ? { before_item: beforeItem } : {};
-  return (await json(`/v1/agents/sessions/${encodeURIComponent(id)}/fork`, { body, headers: BETA })).id;
+  return (await json(`/v1/agents/sessions/${encodeURIComponent(id)}/fork`, { body, headers: { ...BETA, "Idempotency-Key": once } })).id;
 }
 
 /** The choices of a new session: what the key may. */

@@ -29,6 +29,7 @@ from codex_proxy.parts.managed_agents.sessions import (
     ThreadObject,
 )
 from codex_proxy.parts.managed_agents.stream import PREVIEWS
+from codex_proxy.parts.sessions.endpoints import CREATION
 from codex_proxy.parts.sessions.records import MAX_PAGE
 from codex_proxy.surfaces.answers.renderer import Object
 
@@ -119,6 +120,7 @@ _SESSIONS: Final = (
         SessionObject,
         kind="turn",
         body=session_wire.ManagedSessionBody,
+        parameters=(CREATION,),
         description="Details: docs/managed-agents.md.",
     ),
     endpoint(

@@ -49,10 +49,15 @@ T = TypeVar("T")
 
 async def parse(request: web.Request, model: type[M]) -> M:
     """Returns the body, and names its fields without effect in a header of the answer."""
+    return (await parse_with_bytes(request, model))[0]
+
+
+async def parse_with_bytes(request: web.Request, model: type[M]) -> tuple[M, bytes]:
+    """Returns what `parse` does, and the body as it came."""
     body = await read_body(request)
     given, ignored = await parse_body(request, body, lambda body, _: parse_body_of(model, body))
     name_ignored(request, ignored)
-    return given
+    return given, body
 
 
 def at(request: web.Request) -> tuple[Sessions, str]:

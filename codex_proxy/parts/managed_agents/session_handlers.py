@@ -23,7 +23,7 @@ from codex_proxy.parts.managed_agents import session_wire as wire
 from codex_proxy.parts.managed_agents.agents import settings_of
 from codex_proxy.parts.managed_agents.environments import ENVIRONMENT, patched, refused
 from codex_proxy.parts.managed_agents.events import LogOf, item_of, thread_id
-from codex_proxy.parts.managed_agents.handlers import at, find_agent, page_response, parse
+from codex_proxy.parts.managed_agents.handlers import at, find_agent, page_response, parse, parse_with_bytes
 from codex_proxy.parts.managed_agents.log_pages import MAX_EVENTS, list_events, times_of
 from codex_proxy.parts.managed_agents.pages import (
     Cursor,
@@ -56,6 +56,7 @@ from codex_proxy.parts.managed_agents.stream import PING, PING_SECONDS, PREVIEWS
 from codex_proxy.parts.sessions.agents import StoredAgent
 from codex_proxy.parts.sessions.answers import marked
 from codex_proxy.parts.sessions.commands import Interrupt
+from codex_proxy.parts.sessions.creations import Creation, creation
 from codex_proxy.parts.sessions.items import WholeItem
 from codex_proxy.parts.sessions.placed_files import remove_files
 from codex_proxy.parts.sessions.records import ENTRY, SESSION, SUBAGENT, TURN
@@ -79,10 +80,17 @@ async def create_managed_session(request: web.Request) -> web.Response:
 
     `metadata.workdir` names the folder of an agent that has tools of its own.
     """
-    sessions, owner = at(request)
-    store = sessions.store  # without one the body is not read
-    given = await parse(request, wire.ManagedSessionBody)
+    sessions, _ = at(request)
+    _ = sessions.store  # without one the body is not read
+    given, body = await parse_with_bytes(request, wire.ManagedSessionBody)
     _check_unserved(given)
+    async with creation(request, body) as asked:
+        return json_response(session_object(asked.known or await _create(request, given, asked)))
+
+
+async def _create(request: web.Request, given: wire.ManagedSessionBody, asked: Creation) -> Session:
+    sessions, owner = at(request)
+    store = sessions.store
     environment = await store.get(owner, ENVIRONMENT, given.environment_id)
     environment.require_active()
     agent = await _agent_of(sessions, owner, given.agent)
@@ -113,13 +121,13 @@ async def create_managed_session(request: web.Request) -> web.Response:
         placed = await place_files(request, session, prepared.turn, given.resources or (), "resources")
         made.append(sessions.new(owner, replace(_in_folder(session, prepared), resources=placed)))
         try:
-            await sessions.create(made[0], messages, prepared)
+            await sessions.create(made[0], messages, prepared, asked.records(session))
         except BaseException:
             await remove_files(placed)
             raise
 
     await sessions.run(create())
-    return json_response(session_object(made[0].session))
+    return made[0].session
 
 
 def _check_unserved(given: wire.ManagedSessionBody | wire.ManagedSessionUpdate) -> None:

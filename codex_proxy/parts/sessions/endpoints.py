@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 from aiohttp import web
+from msgspec.structs import replace
 
 from codex_proxy.app.server_parts import ServerPart
 from codex_proxy.http.app_keys import RESPONSES
@@ -22,6 +23,7 @@ from codex_proxy.parts.sessions import (
 )
 from codex_proxy.parts.sessions.agents import Agent, AgentDeleted
 from codex_proxy.parts.sessions.answers import answer_ask
+from codex_proxy.parts.sessions.creations import MAX_KEY
 from codex_proxy.parts.sessions.service import SESSIONS, Sessions
 from codex_proxy.parts.sessions.sessions import AgentSession, Environment, SessionDeleted, Turn
 from codex_proxy.parts.sessions.subagents import SubagentObject
@@ -90,8 +92,11 @@ _SUMMARY_CHOICE: Final = (
 _IDEMPOTENCY: Final = Parameter(
     "Idempotency-Key",
     "header",
-    {"type": "string", "minLength": 1, "maxLength": handlers.MAX_KEY},
+    {"type": "string", "minLength": 1, "maxLength": MAX_KEY},
     "The same events with the same key are accepted once.",
+)
+CREATION: Final = replace(
+    _IDEMPOTENCY, description="The same request with the same key within a day gets the same session."
 )
 _IDS: Final = {
     "id": "The id of the agent, session, environment or response.",
@@ -149,6 +154,7 @@ ENDPOINTS: Final = (
         status="201",
         body=wire.SessionBody,
         streams=Object,
+        parameters=(CREATION,),
         description="Details: docs/agents-api.md.",
     ),
     _endpoint(
@@ -179,7 +185,12 @@ ENDPOINTS: Final = (
         body=wire.SummaryBody,
     ),
     _endpoint(
-        f"POST {_SESSION}/fork", fork_handlers.fork_session, AgentSession, status="201", body=wire.ForkBody
+        f"POST {_SESSION}/fork",
+        fork_handlers.fork_session,
+        AgentSession,
+        status="201",
+        body=wire.ForkBody,
+        parameters=(CREATION,),
     ),
     _endpoint(
         "POST /responses/{id}/session",
@@ -188,6 +199,7 @@ ENDPOINTS: Final = (
         status="201",
         body=wire.ResponseSessionBody,
         body_required=False,
+        parameters=(CREATION,),
         beta="",  # its path is one of an API that is in no beta
     ),
     *(

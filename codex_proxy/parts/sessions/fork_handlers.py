@@ -20,6 +20,7 @@ from codex_proxy.http.responses import stored_response
 from codex_proxy.parts.sessions import wire
 from codex_proxy.parts.sessions.commands import conflict
 from codex_proxy.parts.sessions.conversation import MANY_ENTRIES
+from codex_proxy.parts.sessions.creations import Creation, creation
 from codex_proxy.parts.sessions.forks import beginning_in, fork_of, kept_entries, past_of
 from codex_proxy.parts.sessions.handlers import environment_of, sandbox_in
 from codex_proxy.parts.sessions.records import records_of
@@ -51,8 +52,13 @@ MAX_READS: Final = 10
 
 async def fork_session(request: web.Request) -> web.Response:
     """Creates a session with the settings of another one, and with its items before `before_item`, or with all."""
+    given, body = await parse(request, wire.ForkBody)
+    async with creation(request, body) as asked:
+        return json_response(session_object(asked.known or await _fork(request, given, asked)), 201)
+
+
+async def _fork(request: web.Request, given: wire.ForkBody, asked: Creation) -> Session:
     sessions, owner = sessions_at(request)
-    given, _ = await parse(request, wire.ForkBody)
     source, turns, entries = await _read(sessions, owner, id_in(request))
     if given.before_item is not None:
         places = [place for place, entry in enumerate(entries) if entry.id == given.before_item]
@@ -62,7 +68,7 @@ async def fork_session(request: web.Request) -> web.Response:
     long = len(entries) > MANY_ENTRIES
     entries = await beside_the_loop(partial(kept_entries, entries, source.turn), long=long)
     fork = fork_of(source, sessions.new_id("sess_"), entries, given.title, sessions.now())
-    return await _create(request, fork, turns, entries)
+    return await _create(request, fork, turns, entries, asked)
 
 
 async def _read(sessions: Sessions, owner: str, id: str) -> tuple[Session, list[SessionTurn], list[Entry]]:
@@ -85,8 +91,13 @@ async def create_session_of_response(request: web.Request) -> web.Response:
 
     Without an `environment` nothing runs commands.
     """
+    given, body = await parse(request, wire.ResponseSessionBody)
+    async with creation(request, body) as asked:
+        return json_response(session_object(asked.known or await _continue(request, given, asked)), 201)
+
+
+async def _continue(request: web.Request, given: wire.ResponseSessionBody, asked: Creation) -> Session:
     sessions, _ = sessions_at(request)
-    given, _ = await parse(request, wire.ResponseSessionBody)
     found = await stored_response(request)
     if found.is_running:
         raise conflict("The response has not ended. Continue it when it has, or cancel it.")
@@ -106,7 +117,7 @@ async def create_session_of_response(request: web.Request) -> web.Response:
         sandbox=sandbox_in(request),
     )
     turns = [turn_of_response(turn, agent_id, now) for turn in converted.turns]
-    return await _create(request, session, turns, converted.entries)
+    return await _create(request, session, turns, converted.entries, asked)
 
 
 async def _chain_of(store: Store, found: StoredResponse) -> list[ChainTurn]:
@@ -127,8 +138,12 @@ async def _chain_of(store: Store, found: StoredResponse) -> list[ChainTurn]:
 
 
 async def _create(
-    request: web.Request, session: Session, turns: Sequence[SessionTurn], entries: Sequence[Entry]
-) -> web.Response:
+    request: web.Request,
+    session: Session,
+    turns: Sequence[SessionTurn],
+    entries: Sequence[Entry],
+    asked: Creation,
+) -> Session:
     """Stores a new session with copies of these entries, which are of some of these turns."""
     sessions, owner = sessions_at(request)
     request[NOTES] |= {"session": session.id, "model": session.agent.model}
@@ -138,5 +153,5 @@ async def _create(
     stored: list[Stored] = [*past.turns, *past.entries, *([past.page] if past.page else [])]
     records = await beside_the_loop(partial(records_of, session, stored, now), long=long)
     live = sessions.new(owner, session, past)
-    await sessions.run(sessions.create(live, [], prepared, records))
-    return json_response(session_object(live.session), 201)
+    await sessions.run(sessions.create(live, [], prepared, [*records, *asked.records(session)]))
+    return live.session

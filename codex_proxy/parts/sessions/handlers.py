@@ -34,6 +34,7 @@ from codex_proxy.parts.sessions.agents import (
 from codex_proxy.parts.sessions.answers import marked
 from codex_proxy.parts.sessions.approvals import Approval
 from codex_proxy.parts.sessions.commands import Result, Submitted
+from codex_proxy.parts.sessions.creations import creation, idempotency_key
 from codex_proxy.parts.sessions.items import item_object
 from codex_proxy.parts.sessions.records import (
     AGENT,
@@ -67,7 +68,7 @@ from codex_proxy.parts.sessions.sessions import (
     session_object,
     turn_object,
 )
-from codex_proxy.parts.sessions.stream import CONNECTED, EventReader
+from codex_proxy.parts.sessions.stream import CONNECTED, EventReader, MakeReader, encode_event
 from codex_proxy.parts.sessions.subagents import subagent_object
 from codex_proxy.parts.sessions.versions import change_agent
 from codex_proxy.responses.prepare import PreparedResponse
@@ -77,8 +78,6 @@ from codex_proxy.surfaces.requests.options import SANDBOX_HEADER, sandbox_of
 
 T = TypeVar("T")
 
-MAX_KEY: Final = 256
-"""Maximum characters of an `Idempotency-Key`."""
 THREAD_HEADER: Final = "x-codex-thread"
 _METADATA: Final = re.compile(r"metadata\[(.+)\]", re.DOTALL)
 
@@ -150,19 +149,57 @@ async def create_session(request: web.Request) -> web.StreamResponse:
     With `stream` its events follow until it is idle.
     """
     sessions, owner = sessions_at(request)
-    store = sessions.store  # without one the body is not read
-    given, _ = await parse(request, wire.SessionBody)
+    _ = sessions.store  # without one the body is not read
+    given, body = await parse(request, wire.SessionBody)
+    if given.stream_options is not None and not given.stream:
+        raise bad_request("'stream_options' is only allowed when 'stream' is true.", "stream_options")
+    if not given.stream:
+        session, _ = await _created(request, given, body, None)
+        return json_response(session_object(session), 201)
+    padded = given.stream_options is None or given.stream_options.include_obfuscation is not False
+    with sessions.streams.count(owner):  # who may not read the session does not create it
+        make = partial(EventReader, obfuscated=padded, ends_at_rest=True)
+        _, reader = await _created(request, given, body, make)
+        assert reader is not None, "one was to be made"
+        return await send_events(request, reader, status=201)
+
+
+async def _created(
+    request: web.Request, given: wire.SessionBody, body: bytes, make: MakeReader | None
+) -> tuple[Session, EventReader | None]:
+    """Creates a session, unless the same request did before. Returns it, and the reader that `make` makes of it."""
+    sessions, owner = sessions_at(request)
+    async with creation(request, body) as asked:
+        if asked.known is not None:
+            return asked.known, None if make is None else await _reader_again(request, asked.known.id, make)
+        session, messages = await _session_of(request, given)
+        request[NOTES] |= {"session": session.id, "model": session.agent.model, "stream": make is not None}
+        sessions.check_room(owner)
+        prepared = await sessions.turn_requests.check_settings(owner, session, messages)
+        _note_agent(request, prepared)
+        live = sessions.new(owner, session)
+        reader = None if make is None else sessions.streams.reader(owner, session.id, make)
+        try:
+            await sessions.run(sessions.create(live, messages, prepared, asked.records(session)))
+        except BaseException:
+            if reader is not None:
+                reader.close()
+            raise
+        return live.session, reader
+
+
+async def _session_of(request: web.Request, given: wire.SessionBody) -> tuple[Session, list[Content]]:
+    """Returns the session that a body asks for, and its first messages."""
+    sessions, owner = sessions_at(request)
     id = sessions.new_id("sess_")
     environment = environment_of(given.environment, id)
     inline = wire.AgentFields() if given.agent is None else given.agent
     if given.agent_id is None:
         agent_id, settings = sessions.new_id("agent_"), settings_of(inline, None, "agent.")
     else:
-        base = await store.get(owner, AGENT, given.agent_id)
+        base = await sessions.store.get(owner, AGENT, given.agent_id)
         base.require_active()
         agent_id, settings = base.id, settings_of(inline, base.settings, "agent.")
-    if given.stream_options is not None and not given.stream:
-        raise bad_request("'stream_options' is only allowed when 'stream' is true.", "stream_options")
     messages = _messages(given.input)
     if environment["type"] == "none" and not messages:
         raise bad_request("conversation-only sessions currently require initial input", "input")
@@ -177,26 +214,18 @@ async def create_session(request: web.Request) -> web.StreamResponse:
         metadata=given.metadata or {},
         sandbox=sandbox_in(request),
     )
-    request[NOTES] |= {"session": session.id, "model": settings.model, "stream": bool(given.stream)}
-    sessions.check_room(owner)
-    prepared = await sessions.turn_requests.check_settings(owner, session, messages)
-    _note_agent(request, prepared)
-    live = sessions.new(owner, session)
-    if not given.stream:
-        await sessions.run(sessions.create(live, messages, prepared))
-        return json_response(session_object(live.session), 201)
-    options = given.stream_options
-    padded = options is None or options.include_obfuscation is not False
-    with sessions.streams.count(owner):  # who may not read the session does not create it
-        reader = sessions.streams.reader(
-            owner, id, partial(EventReader, obfuscated=padded, ends_at_rest=True)
-        )
-        try:
-            await sessions.run(sessions.create(live, messages, prepared))
-        except BaseException:
-            reader.close()
-            raise
-        return await send_events(request, reader, status=201)
+    return session, messages
+
+
+async def _reader_again(request: web.Request, id: str, make: MakeReader) -> EventReader:
+    """Returns a reader of a session that was created before: it begins with the state of the moment."""
+    sessions, owner = sessions_at(request)
+    reader = await sessions.follow(owner, id, make)
+    session = await sessions.session(owner, id)
+    kind = f"agent.session.{session.status}"
+    event = {"type": kind, "session": session_object(session)}
+    reader.add([(kind, encode_event(event, sessions.new_id("event_")))])
+    return reader
 
 
 def _note_agent(request: web.Request, prepared: PreparedResponse) -> None:
@@ -345,13 +374,7 @@ async def create_session_events(request: web.Request) -> web.Response:
     given, body = await parse(request, wire.EventsBody)
     session = await sessions.session(owner, id_in(request))
     request[NOTES] |= {"session": session.id}
-    key = request.headers.get("Idempotency-Key")
-    if key is not None and not 1 <= len(key) <= MAX_KEY:
-        raise bad_request(
-            f"The header Idempotency-Key must have 1 to {MAX_KEY} characters.", "Idempotency-Key"
-        )
-    if key is not None and not key.isprintable():  # also where its bytes are no UTF-8
-        raise bad_request("The header Idempotency-Key must be printable text in UTF-8.", "Idempotency-Key")
+    key = idempotency_key(request)
     changes = [_change(event, f"events[{index}]") for index, event in enumerate(given.events)]
     if not changes:
         return web.Response(status=202)

@@ -39,8 +39,9 @@ class ManagedClient:
         self.headers = HEADERS | ({"x-api-key": key} if key else {})
         self._environment = ""
 
-    async def ask(self, method: str, path: str, body: Any = None) -> Answer:
-        return await self.proxy.send(method, f"/v1{path}", body, headers=self.headers)
+    async def ask(self, method: str, path: str, body: Any = None, **more: str) -> Answer:
+        """A request, with `more` headers; the whole answer."""
+        return await self.proxy.send(method, f"/v1{path}", body, headers=self.headers | more)
 
     async def well(self, method: str, path: str, body: Any = None) -> Any:
         answer = await self.ask(method, path, body)

@@ -12,7 +12,7 @@ import pytest
 from codex_proxy.parts.managed_agents import log_pages
 from codex_proxy.parts.managed_agents.pages import Cursor
 from tests.access.keyed import key_header, keyed_proxy
-from tests.http.serving import Proxy, fake_proxy
+from tests.http.serving import Answer, Proxy, fake_proxy
 from tests.parts.managed_agents.driving import WEATHER
 from tests.parts.managed_agents.following import (
     IDLE,
@@ -45,6 +45,18 @@ async def test_sessions_are_listed_in_pages_both_ways(client: ManagedClient) -> 
     assert (last, page["next_page"]) == (made[4:], None)
     assert (await ids(client, f"limit=2&page={page['prev_page']}"))[0] == made[2:4]
     assert (await ids(client, "order=asc"))[0] == made[::-1]
+
+
+async def test_the_same_request_with_the_same_key_makes_one_session(client: ManagedClient) -> None:
+    body = {"agent": await client.new_agent(WEATHER), "environment_id": await client.environment()}
+
+    async def made(**more: Any) -> Answer:
+        return await client.ask("POST", "/sessions", body | more, **{"Idempotency-Key": "one"})
+
+    first, again, other = await made(), await made(), await made(title="Another")
+    assert (first.status, first.body) == (200, again.body)
+    assert (other.status, other.body["type"]) == (409, "error")
+    assert (await ids(client, ""))[0] == [first.body["id"]]
 
 
 async def test_sessions_are_found_by_agent_state_and_archive(client: ManagedClient) -> None:
