@@ -19,6 +19,7 @@ from codex_proxy.core.faults import UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.core.keys import NO_KEY_OWNER
 from codex_proxy.core.own_errors import trace_of
 from codex_proxy.core.turn import Turn, fixed_by_session
+from codex_proxy.parts.sessions.agent_threads import AgentThreads
 from codex_proxy.parts.sessions.approvals import MAY_NOT_APPROVE, Approval, Ask
 from codex_proxy.parts.sessions.commands import (
     Change,
@@ -32,7 +33,7 @@ from codex_proxy.parts.sessions.commands import (
     once,
 )
 from codex_proxy.parts.sessions.commits import Commits
-from codex_proxy.parts.sessions.conversation import MANY_ENTRIES, message_item
+from codex_proxy.parts.sessions.conversation import message_item
 from codex_proxy.parts.sessions.records import (
     LEASE_LOST,
     SESSION,
@@ -82,6 +83,7 @@ class LiveSession:
         if lease is not None:
             lease.on_lost = self.on_lease_lost
         self.state = state
+        self.threads = AgentThreads(service.responses.runs.services, owner, state)
         self.lock = asyncio.Lock()
         self.gone = False
         """Whether the session was deleted, so that nothing of it may be stored again."""
@@ -166,9 +168,9 @@ class LiveSession:
             if key is not None and await self._is_known(*key):
                 return
             begins = any(isinstance(change, list | HeldMessages) for change in changes)
-            elsewhere = await self._turns_elsewhere() if begins else ()
+            elsewhere = await self.threads.turns_elsewhere() if begins else ()
             with self._all_or_none():
-                long = await self._import(elsewhere)
+                long = await self._add_turns(elsewhere)
                 accepted = [await self._apply(change) for change in changes]
                 self._settle()
                 epoch = self._service.epoch()
@@ -188,28 +190,12 @@ class LiveSession:
         `Fault`.
         """
         async with self._changed_by_client():
-            elsewhere = await self._turns_elsewhere()
+            elsewhere = await self.threads.turns_elsewhere()
             with self._all_or_none():
-                await self._commit(long=await self._import(elsewhere))
+                await self._commit(long=await self._add_turns(elsewhere))
 
-    async def _import(self, elsewhere: Sequence[TurnElsewhere]) -> bool:
-        """Makes these turns ones of the session. Returns whether they are long."""
-
-        def add() -> None:
-            for found in elsewhere:
-                self.state.import_turn(found, self._service.new_id("turn_"), self._service.now())
-
-        long = sum(len(found.parts) for found in elsewhere) > MANY_ENTRIES
-        await beside_the_loop(add, long=long)
-        return long
-
-    async def _turns_elsewhere(self) -> Sequence[TurnElsewhere]:
-        """Returns the turns that other programs have run on the agent's own session of an idle session."""
-        thread = self.session.thread
-        if thread is None or self.state.turn is not None or self.session.queued:
-            return ()
-        services, id = self._service.responses.runs.services, self.session.id
-        return await services.turns_elsewhere(self.owner, id, thread.agent, thread.id, thread.imported)
+    async def _add_turns(self, elsewhere: Sequence[TurnElsewhere]) -> bool:
+        return await self.threads.add_turns(elsewhere, self._service.new_id, self._service.now)
 
     async def change(self, change: Change) -> None:
         """Changes the session (`SessionState.change`). Raises `Fault`: CONFLICT to archive it while a turn goes on."""
@@ -227,9 +213,7 @@ class LiveSession:
         async with self._changed_by_client(deletes=True):
             if self.state.turn is not None:
                 raise conflict("The session is at work. Cancel its turn, and delete it when it is idle.")
-            services = self._service.responses.runs.services
-            for thread in self.session.threads:
-                await services.delete_stored(self.owner, self.session.id, thread.agent, thread.id)
+            await self.threads.delete_all()
             await self.commits.delete()
             self.gone = True
         self._service.forget(self)
@@ -424,6 +408,9 @@ class LiveSession:
         try:
             while self.state.wants_run:
                 await self._run_once()
+            async with self.lock:
+                if not self.gone and await self.threads.delete_old():
+                    await self._commit_surely()
         except Exception as error:  # noqa: BLE001 - the session goes on with what the store has of it
             if isinstance(error, Fault) and error.failure is LEASE_LOST:
                 self.on_lease_lost()

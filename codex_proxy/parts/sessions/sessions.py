@@ -79,6 +79,10 @@ class AgentThread(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """
 
 
+MAX_THREADS: Final = 20
+"""How many of the agent's own sessions a session keeps: another one is made where the last one cannot go on."""
+
+
 class Batch(msgspec.Struct, frozen=True, omit_defaults=True):
     """Messages that wait. `id`: the id of the turn that they begin, unless the one that goes on takes them before."""
 
@@ -152,7 +156,9 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     running: bool = False
     """Whether the log has last told that a turn runs."""
     threads: tuple[AgentThread, ...] = ()
-    """The agent's own sessions: the last one goes on, those before it could not. All are deleted with the session."""
+    """The agent's own sessions: the last one goes on, those before it could not. All are deleted with the session, and
+    the oldest above `MAX_THREADS` at the end of a turn.
+    """
     rules: tuple[Rule, ...] = ()
     """What the client has permitted for the rest of the session."""
 

@@ -370,6 +370,10 @@ class SessionState:
         *before, last = self.session.threads
         self._set(threads=(*before, replace(last, **changes)))
 
+    def forget_threads(self, count: int) -> None:
+        """Forgets the oldest of the agent's own sessions, which it no longer has."""
+        self._set(threads=self.session.threads[count:])
+
     def on_run_ended(self, ended: TurnEnded, usage: Usage | None, now: int) -> None:
         """Ends the run, whose tokens are `usage` if they are known: the turn ends, waits for results, or goes on if it
         has them.

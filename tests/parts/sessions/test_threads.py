@@ -15,7 +15,7 @@ from codex_proxy.agents.codex_app_server.wire import OPEN_ELSEWHERE
 from codex_proxy.core.events import ItemEnded, ItemStarted, Stop, TextDelta, TurnElsewhere
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.items import HistoryMessage, Message, TextPart
-from codex_proxy.parts.sessions import running, service
+from codex_proxy.parts.sessions import agent_threads, service
 from codex_proxy.parts.sessions.records import ENTRY, LEASE_LOST, SessionStore
 from codex_proxy.parts.sessions.state import SessionState
 from tests.access.keyed import key_of, keyed_proxy
@@ -240,7 +240,7 @@ async def test_long_turns_of_a_terminal_are_imported_beside_the_loop(
         import_turn(*given)
 
     async with served(tmp_path) as client:
-        monkeypatch.setattr(running, "MANY_ENTRIES", 3)
+        monkeypatch.setattr(agent_threads, "MANY_ENTRIES", 3)
         monkeypatch.setattr(SessionState, "import_turn", noted)
         monkeypatch.setattr(client.proxy.server.agent, "turns_elsewhere", elsewhere)
         id = await client.idle_session("first", **hosted(tmp_path))
@@ -429,3 +429,28 @@ async def test_a_turn_that_waited_for_results_goes_on_in_its_thread(
     assert said == [*["[[fake:tool_call]]"] * 4, "last"]
     assert len(threads) == 1
     assert len(set(read[1:])) == 1, read
+
+
+async def test_of_the_threads_that_could_not_go_on_only_the_newest_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_threads, "MAX_THREADS", 2)
+    deleted, threads = list[str](), list[str]()
+
+    async def delete(id: str) -> None:
+        deleted.append(id)
+        if len(deleted) == 1:
+            raise Fault.of(FaultKind.CONFLICT, "Another program uses it.")
+
+    async with served(tmp_path) as client:
+        monkeypatch.setattr(client.proxy.server.agent, "delete_session", delete)
+        id = await new_session(client, tmp_path)
+        for turn in range(4):
+            await client.post(f"/sessions/{id}", {"agent": {"tools": [] if turn % 2 else [WEATHER]}})
+            await client.turn(id, message(f"{turn}"))
+            threads.append(await thread_of(client, id) or "")
+            await eventually(lambda: not in_memory(client.proxy))
+        assert deleted == threads[:2]
+        assert await history_of(client, id, "last") == [*"0123", "last"]
+        await client.ask("DELETE", f"/sessions/{id}")
+        assert deleted == threads
