@@ -72,10 +72,12 @@ class StoredSession(msgspec.Struct, frozen=True):
     """What the session was made with (`fixed_by_session`); if that has changed, a new one is made."""
     new_items: int = 0
     """How many of the last items of the turn's history are new to the session."""
-    begins: str = ""
-    """Names what of the conversation lies before the items of the turn's history, all of which the session has seen;
-    empty: the history is whole.
+    before: str = ""
+    """Names what of the conversation lies before these, all of which the session has seen; the turn's history may lack
+    it. Empty: not known.
     """
+    after: str = ""
+    """Names what the session will have seen when the turn has ended."""
 
 
 class HostedTools(msgspec.Struct, frozen=True):

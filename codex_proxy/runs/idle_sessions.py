@@ -212,7 +212,7 @@ def session_key(owner: str, turn: Turn) -> bytes:
     """Returns a digest of what must be equal to continue a session."""
     if turn.stored_session is not None:  # only whose it is, and of what: the rest changes from turn to turn
         stored = turn.stored_session
-        only = StoredSession(stored.conversation, begins=stored.begins)
+        only = StoredSession(stored.conversation, before=stored.before)
         turn = msgspec.structs.replace(turn, stored_session=only)
     return hashlib.sha256(msgspec.json.encode((owner, _fixed_values(turn)))).digest()
 
@@ -241,7 +241,7 @@ class IdleSessions:
         self, owner: str, key: bytes, session: AgentSession, digests: Digests, pending: PendingOutputs
     ) -> None:
         """Keeps an owner's session under its `session_key`, or closes it if it cannot be resumed. `digests`: what it
-        has seen.
+        has seen; empty if the key names that (`StoredSession.before`).
         """
         if not session.can_resume or self._limits.count == 0:
             session.close()
@@ -265,7 +265,8 @@ class IdleSessions:
             if not kept.session.can_resume:
                 self._drop(kept.session)  # the agent may be able to open it again
                 continue
-            fresh = unseen_items(kept.digests, digests)
+            # Without digests its key names what it has seen.
+            fresh = unseen_items(kept.digests, digests) if kept.digests else _new_items(turn)
             new = None if fresh is None else _accepted_items(kept.pending, fresh, turn)
             if new is None:
                 continue
@@ -332,7 +333,7 @@ class IdleSessions:
         # Closing loses outputs for which it waits.
         reopen_id = "" if kept.pending.visible else session.reopen_id
         session.close()
-        if reopen_id:
+        if reopen_id and kept.digests:
             self._closed.pop(reopen_id, None)
             until = self._timers().time() + CLOSED_SECONDS
             self._closed[reopen_id] = _ClosedRecord(kept.owner, kept.key, kept.digests, until)
@@ -353,6 +354,12 @@ class IdleSessions:
 
     def on_session_error(self, session: AgentSession) -> None:
         self._kept.pop(id(session), None)
+
+
+def _new_items(turn: Turn) -> tuple[HistoryItem, ...] | None:
+    """Returns what is new to the stored session that has seen what lies before; None if that is not known."""
+    stored = turn.stored_session
+    return tuple(turn.history[-stored.new_items :]) if stored is not None and stored.new_items else None
 
 
 def _accepted_items(

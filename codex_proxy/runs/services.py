@@ -30,6 +30,7 @@ from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySe
 from codex_proxy.core.turn import StoredSession, Turn, fixed_by_session
 from codex_proxy.runs.idle_sessions import (
     ClosedSession,
+    Digests,
     HistoryDigests,
     IdleLimits,
     IdleSessions,
@@ -107,7 +108,8 @@ class RunServices:
         closed: ClosedSession | None = None
         digests: HistoryDigests | None = None
         # A first message continues nothing.
-        if len(turn.history) > 1 and attempt.as_asked and self.idle_sessions:
+        continues = len(turn.history) > 1 or (turn.stored_session is not None and turn.stored_session.before)
+        if continues and attempt.as_asked and self.idle_sessions:
             digests = HistoryDigests(turn.history)
             await beside_the_loop(digests.compute, long=is_long(turn.history))
             key = session_key(turn.owner, attempt.turn)
@@ -142,9 +144,16 @@ class RunServices:
             return False
         policy = attempt.policy
         calls = visible_calls(policy)
-        seen = (digests or HistoryDigests(turn.history)).followed_by((*said, *calls))
         pending = PendingOutputs(frozenset(call.call_id for call in calls), tuple(policy.hidden))
-        self.idle_sessions.put(turn.owner, session_key(turn.owner, attempt.turn), session, seen, pending)
+        own, stored = attempt.turn, attempt.turn.stored_session
+        if stored is not None and stored.after and not (pending.visible or pending.hidden):
+            seen: Digests = ()
+            own = msgspec.structs.replace(
+                own, stored_session=StoredSession(stored.conversation, before=stored.after)
+            )
+        else:
+            seen = (digests or HistoryDigests(turn.history)).followed_by((*said, *calls))
+        self.idle_sessions.put(turn.owner, session_key(turn.owner, own), session, seen, pending)
         return True
 
     async def further_session(self, attempt: Attempt, turn: Turn, replay: Replay | None) -> AgentSession:

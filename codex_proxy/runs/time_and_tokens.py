@@ -173,7 +173,7 @@ class AddedTokens:
 
 
 def _is_part(turn: Turn) -> bool:
-    return turn.stored_session is not None and turn.stored_session.begins != ""
+    return turn.stored_session is not None and turn.stored_session.before != ""
 
 
 def _texts(turn: Turn) -> Iterator[str]:

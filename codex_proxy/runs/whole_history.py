@@ -1,5 +1,5 @@
 """The whole history of a turn that was given only what the agent's stored session has not seen of it
-(`StoredSession.begins`): it is read where that session cannot go on.
+(`StoredSession.before`): it is read where that session cannot go on.
 """
 
 from __future__ import annotations

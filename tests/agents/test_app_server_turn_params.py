@@ -240,7 +240,7 @@ def test_of_a_turn_on_a_thread_that_is_used_again_only_new_items_are_sent(mode: 
 
 
 def test_the_same_item_of_two_parts_of_a_conversation_has_two_ids() -> None:
-    parts = (StoredSession("c", begins=item) for item in ("", "msg_1", "msg_2"))
+    parts = (StoredSession("c", before=item) for item in ("", "msg_1", "msg_2"))
     turns = (Turn(model="m", history=(USER, USER), mode="agent", stored_session=part) for part in parts)
     ids = [split_input(turn, turn.history)[0][0]["id"] for turn in turns]
     assert len(set(ids)) == 3

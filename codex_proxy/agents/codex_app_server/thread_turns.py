@@ -133,7 +133,7 @@ def with_raw_items(turn: Turn) -> Turn:
     raw: list[HistoryItem] = []
     name_of = name_for_agent(turn.tools, plain=turn.mode == "model")
     for index, each in enumerate(before):
-        converted = history_items([each], first=index, behind=_begins(turn), name_of=name_of)
+        converted = history_items([each], first=index, behind=_before(turn), name_of=name_of)
         raw.append(RawHistoryItem(encode_json(converted[0])) if converted else each)
     return msgspec.structs.replace(turn, history=(*raw, last))
 
@@ -187,7 +187,7 @@ def split_input(
     client's items.
     """
     plain = turn.mode == "model"
-    name_of, behind = name_for_agent(turn.tools, plain=plain), _begins(turn)
+    name_of, behind = name_for_agent(turn.tools, plain=plain), _before(turn)
     if not plain and history:
         last = history[-1]
         if isinstance(last, HistoryMessage) and last.role == "user" and last.parts:
@@ -198,8 +198,8 @@ def split_input(
     return history_items(history, first=first, behind=behind, name_of=name_of), []
 
 
-def _begins(turn: Turn) -> str:
-    return "" if turn.stored_session is None else turn.stored_session.begins
+def _before(turn: Turn) -> str:
+    return "" if turn.stored_session is None else turn.stored_session.before
 
 
 def steered_input(messages: Sequence[HistoryMessage]) -> list[dict[str, Any]]:

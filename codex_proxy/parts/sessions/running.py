@@ -50,6 +50,7 @@ from codex_proxy.parts.sessions.sessions import (
 )
 from codex_proxy.parts.sessions.state import SessionState
 from codex_proxy.parts.sessions.turn_errors import EXPIRED
+from codex_proxy.parts.sessions.turn_requests import of_turn
 from codex_proxy.responses.prepare import PreparedResponse, try_to_start
 from codex_proxy.runs.event_log import have_an_end
 from codex_proxy.runs.observers import note_session_turn
@@ -457,6 +458,7 @@ class LiveSession:
             held.callback(responses.rights.hold(client, self._on_right_lost))
             requests = self._service.turn_requests
             prepared = first or await requests.next(self.owner, self.session, self._service.store)
+            prepared = of_turn(prepared, self.session.turn)
             tokens.prompt = partial(_prompt_tokens, prepared.turn, self.session.context_used)
             held.enter_context(responses.usage.turn(self.owner, billed_model(prepared.turn), tokens))
             able = responses.runs.services.agent_of(prepared.turn).capabilities
@@ -502,11 +504,10 @@ class LiveSession:
         """Tells what the agent does in a run. Returns the run's end."""
         if run is None:
             return TurnEnded(Stop.INTERRUPTED)
-        stored = run.turn.stored_session
-        made_with, begins = ("", "") if stored is None else (fixed_by_session(run.turn), stored.begins)
+        made_with = "" if run.turn.stored_session is None else fixed_by_session(run.turn)
         agent = self._service.responses.runs.services.agent_of(run.turn).name
         async with self.lock:
-            self.state.on_run_began(self._service.now(), agent, made_with, run.turn.workdir, begins)
+            self.state.on_run_began(self._service.now(), agent, made_with, run.turn.workdir)
             await self._commit_surely()
         cursor = run.log.cursor()
         try:
@@ -564,5 +565,5 @@ class LiveSession:
 def _prompt_tokens(turn: Turn, context_used: int) -> int:
     """Returns an estimate of a run's input. `context_used`: the tokens that the agent's own session has already."""
     stored = turn.stored_session
-    earlier = context_used if stored is not None and stored.begins else 0
+    earlier = context_used if stored is not None and stored.before else 0
     return earlier + tokens_in(turn.history)

@@ -73,9 +73,10 @@ class AgentThread(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The last turn that it has taken: it has everything up to that turn's end."""
     imported: str = ""
     """The agent's id of the last turn that another program has run on it, and that is a turn of the session."""
+    until: str = ""
     item: str = ""
-    """The id of the last item of the session up to which it has everything, also while it works on a turn; empty: not
-    known.
+    """The turn up to whose end it had everything before `turn`, or has it if that has ended, and the last item then;
+    empty: not known.
     """
 
 

@@ -114,7 +114,7 @@ class SessionState:
         """Whether readers know that no turn goes on."""
         self._failed = False
         """Whether the last turn has failed."""
-        self._agent = self._made_with = self._folder = self._begins = ""
+        self._agent = self._made_with = self._folder = ""
         self.rules_apply = True
         """Whether the session's rules answer questions: whose key lost the right to answer has none."""
         self._called = False
@@ -239,7 +239,7 @@ class SessionState:
         self._turns[turn_id] = replace(turn, items=renderer.items, outputs=renderer.outputs)
         self._entries |= {entry.id: entry for entry in renderer.entries}
         self.last_item = renderer.last or self.last_item
-        self._set_thread(turn=turn_id, imported=found.id, item=self.last_item)
+        self._set_thread(turn=turn_id, imported=found.id, until=turn_id, item=self.last_item)
         self._set(usage_known=False, last_active_at=max(self.session.last_active_at, turn.completed_at or 0))
 
     def call(self, id: str) -> Call | None:
@@ -318,14 +318,12 @@ class SessionState:
 
     # --- what the agent does ------------------------------------------------------------------------
 
-    def on_run_began(
-        self, now: int, agent: str = "", made_with: str = "", folder: str = "", begins: str = ""
-    ) -> None:
+    def on_run_began(self, now: int, agent: str = "", made_with: str = "", folder: str = "") -> None:
         """Notes that the agent works on the turn. `agent`, `made_with`: see `AgentThread`. `folder`: where it works,
-        without links. `begins`: see `StoredSession`.
+        without links.
         """
         assert self.turn is not None, "a run has a turn"
-        self._agent, self._made_with, self._folder, self._begins = agent, made_with, folder, begins
+        self._agent, self._made_with, self._folder = agent, made_with, folder
         if self.turn.started_at is None:
             self._set_turn(status="in_progress", started_at=now)
             self._tell_turn("in_progress")
@@ -362,8 +360,12 @@ class SessionState:
         if last is not None and (last.agent, last.id) == (self._agent, id):
             self._set_thread(turn=self.turn.id)
         else:
-            own: dict[str, Any] = {"agent": self._agent, "made_with": self._made_with, "item": self._begins}
-            thread = AgentThread(id=id, turn=self.turn.id, **own)
+            own: dict[str, Any] = {"agent": self._agent, "made_with": self._made_with, "turn": self.turn.id}
+            if (
+                last is not None and last.agent == self._agent
+            ):  # in whose place it was given all before the turn
+                own |= {"until": last.until, "item": last.item}
+            thread = AgentThread(id=id, **own)
             self._set(threads=(*self.session.threads, thread))
 
     def _set_thread(self, **changes: Any) -> None:
@@ -438,7 +440,7 @@ class SessionState:
             self._subagents.close_all(now)
             self._take_subagents()
         if session.thread is not None and session.thread.turn == session.turn:
-            self._set_thread(item=self.last_item)
+            self._set_thread(until=session.turn, item=self.last_item)
         self._set_turn(status=status, error=error, usage=usage, completed_at=now)
         self._set(
             turn="",

@@ -57,9 +57,9 @@ class TurnRequests:
             return await self._whole(owner, session, store)
         items = input_items(entries)
         new_items = 0 if thread.turn == session.turn else len(items)  # it waits for results, if it goes on
-        prepared = await self.prepare(owner, session, items, new_items, begins=thread.item)
+        prepared = await self.prepare(owner, session, items, new_items)
         stored = prepared.turn.stored_session
-        if stored is None or not stored.begins:
+        if stored is None or not stored.before:  # another agent has the turn
             return await self._whole(owner, session, store)
 
         async def read() -> tuple[HistoryItem, ...]:
@@ -77,16 +77,10 @@ class TurnRequests:
         return await self.prepare(owner, session, items, new_items)
 
     async def prepare(
-        self,
-        owner: str,
-        session: Session,
-        items: Sequence[Mapping[str, Any]],
-        new_items: int = 0,
-        begins: str = "",
+        self, owner: str, session: Session, items: Sequence[Mapping[str, Any]], new_items: int = 0
     ) -> PreparedResponse:
         """Returns the request of a turn, admitted. `new_items`: how many of the last items the agent's own session has
-        not seen; 0 if there is none that can go on. `begins`: the last item before these; empty: they are all. Raises
-        `Fault`, which names the field of the session.
+        not seen; 0 if there is none that can go on. Raises `Fault`, which names the field of the session.
         """
         responses, client = self.responses, self.responses.clients.by_name(owner)
         context_of_request, now = _parse_context(client, session), responses.clock.epoch()
@@ -98,7 +92,7 @@ class TurnRequests:
             parsed = await beside_the_loop(parse_request, long=len(items) > MANY_ENTRIES)
             parsed = replace(parsed, optional_images=_earlier_images(parsed))
             parsed = self._with_tools(parsed, session, client)
-            parsed = self._with_stored_session(parsed, session, new_items, begins)
+            parsed = self._with_stored_session(parsed, session, new_items)
             parsed = self._with_subagents(parsed, session)
             context = await read_context(parsed, None, owner, responses.ids, now)
             return await prepare_in_context(responses, parsed, context, owner, id=session.id, created=now)
@@ -121,7 +115,7 @@ class TurnRequests:
         return replace(parsed, turn=replace(turn, approvals="ask") if asks else turn)
 
     def _with_stored_session(
-        self, parsed: ParsedResponse, session: Session, new_items: int, begins: str
+        self, parsed: ParsedResponse, session: Session, new_items: int
     ) -> ParsedResponse:
         """Returns a turn's request for which the agent goes on with its own session, or makes one, if the agent stores
         sessions.
@@ -138,8 +132,8 @@ class TurnRequests:
             return parsed
         stored = StoredSession(session.id)
         if session.thread is not None and session.thread.agent == agent.name:
-            id, made_with = session.thread.id, session.thread.made_with
-            stored = replace(stored, id=id, made_with=made_with, new_items=new_items, begins=begins)
+            id, made_with, before = session.thread.id, session.thread.made_with, session.thread.until
+            stored = replace(stored, id=id, made_with=made_with, new_items=new_items, before=before)
         return replace(parsed, turn=replace(parsed.turn, stored_session=stored))
 
     def _with_subagents(self, parsed: ParsedResponse, session: Session) -> ParsedResponse:
@@ -159,6 +153,14 @@ class TurnRequests:
     def agent_of(self, prepared: PreparedResponse) -> str:
         """Returns the name of the agent that runs a turn."""
         return self.responses.runs.services.agent_of(prepared.turn).name
+
+
+def of_turn(prepared: PreparedResponse, turn: str) -> PreparedResponse:
+    """Returns a request as that of the session's turn with this id: the first one was made before the turn."""
+    stored = prepared.turn.stored_session
+    if stored is None:
+        return prepared
+    return replace(prepared, turn=replace(prepared.turn, stored_session=replace(stored, after=turn)))
 
 
 def _parse_context(client: Client, session: Session) -> ParseContext:

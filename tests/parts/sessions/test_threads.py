@@ -18,11 +18,13 @@ from codex_proxy.core.items import HistoryMessage, Message, TextPart
 from codex_proxy.parts.sessions import agent_threads, service
 from codex_proxy.parts.sessions.records import ENTRY, LEASE_LOST, SessionStore
 from codex_proxy.parts.sessions.state import SessionState
+from codex_proxy.runs.services import RunServices
 from tests.access.keyed import key_of, keyed_proxy
 from tests.http.serving import fake_proxy
 from tests.parts.sessions.driving import CANCEL, WEATHER, AgentsClient, message, text_of
 from tests.parts.sessions.test_folders import hosted
 from tests.parts.sessions.test_races import in_memory
+from tests.parts.sessions.test_steering import claude_code
 from tests.parts.sessions.test_summaries import summary
 from tests.waiting import eventually
 
@@ -454,3 +456,25 @@ async def test_of_the_threads_that_could_not_go_on_only_the_newest_are_kept(
         assert await history_of(client, id, "last") == [*"0123", "last"]
         await client.ask("DELETE", f"/sessions/{id}")
         assert deleted == threads
+
+
+async def test_a_process_that_waits_for_the_next_turn_goes_on_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = list[str]()
+    first_session = RunServices.first_session
+
+    async def noted(self: RunServices, *given: Any) -> Any:
+        found = await first_session(self, *given)
+        opened.append(type(found[1]).__name__)
+        return found
+
+    monkeypatch.setattr(RunServices, "first_session", noted)
+    async with claude_code(tmp_path, {}) as proxy:
+        client = AgentsClient(proxy)
+        id = (await client.post("/sessions", hosted(tmp_path, agent={"model": "opus"}, input="one")))["id"]
+        await eventually(lambda: not in_memory(proxy))
+        for text in ("two", "three", "four"):
+            await client.turn(id, message(text))
+            await eventually(lambda: not in_memory(proxy))
+    assert opened == ["AgentSession", *["ReusedSession"] * 3]
