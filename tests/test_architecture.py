@@ -52,6 +52,7 @@ IMPORT_COMMANDS = frozenset({"cli", "commands"})
 PARTS_MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "managed_agents": ("sessions",),
     "mcp_server": ("sessions",),
+    "snapshots": ("sessions",),
     "cassettes": ("acp", "upstream"),  # dialects read cassettes of version 1
 }
 """The other parts that a part may import."""
@@ -195,6 +196,7 @@ REMEMBER = {
         "each entry has its owner",
     ),
     **dict.fromkeys(("parts.traces.watcher", "workers.pdf_reader"), "the owner is a part of the key"),
+    "parts.snapshots.keeper": "turns and folders have the owner in their key, or are one owner's",
     **dict.fromkeys(
         ("agents.shared.tool_schemas", "tools.schemas", "tools.strict_schemas", "workers.schema_checks"),
         "a value follows from the schema, which is the key",

@@ -117,7 +117,7 @@ class KnownPart(msgspec.Struct, frozen=True):
     flags: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
     """The paths below `/v1` that only the part serves, or its agents; one that ends in a slash stands for all that
-    begin with it.
+    begin with it. Those of a part that it uses are that one's.
     """
     commands: tuple[str, ...] = ()
     fake_dialects: tuple[str, ...] = ()
@@ -125,8 +125,12 @@ class KnownPart(msgspec.Struct, frozen=True):
 
 KNOWN: Final[Mapping[str, KnownPart]] = {
     "sessions": KnownPart(paths=("/agents", "/agents/", "/vaults")),
-    "managed_agents": KnownPart(
-        paths=("/agents", "/agents/", "/environments", "/environments/", "/sessions", "/sessions/")
+    "managed_agents": KnownPart(paths=("/environments", "/environments/", "/sessions", "/sessions/")),
+    "snapshots": KnownPart(
+        settings=(
+            *("snapshot_max_bytes", "snapshot_max_file_bytes", "snapshot_max_files"),
+            *("snapshot_wait", "snapshots"),
+        ),
     ),
     "files": KnownPart(settings=("files",), paths=("/files", "/files/")),
     "traces": KnownPart(),

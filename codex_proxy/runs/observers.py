@@ -373,6 +373,13 @@ class TurnWatcher(Protocol):
         """Returns the observer of a turn that starts now, in its context."""
 
 
+class TurnPreparer(Protocol):
+    """What is to be done before the agent may begin a turn."""
+
+    async def prepare(self, turn: Turn) -> TurnWatcher | None:
+        """Returns when the turn may begin, soon and whatever fails. What it returns, if anything, watches the turn."""
+
+
 class TurnRecorder(Protocol):
     on_written: Callable[[Path], None]
 

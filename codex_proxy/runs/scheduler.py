@@ -16,7 +16,7 @@ from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind
 from codex_proxy.core.limits import MAX_TURN_CHARS
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.idle_sessions import IdleLimits
-from codex_proxy.runs.observers import TurnRecord, TurnRecords, TurnWatcher
+from codex_proxy.runs.observers import TurnPreparer, TurnRecord, TurnRecords, TurnWatcher
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.server_calls import ToolRunner
 from codex_proxy.runs.services import RunServices
@@ -62,6 +62,7 @@ class RunScheduler:
         self.services = RunServices(agent, idle_limits or IdleLimits())
         self.records = records
         self.watchers: list[TurnWatcher] = [] if records is None else [records]
+        self.preparers: list[TurnPreparer] = []
         self._limits = limits
         self._deadlines = deadlines
         self._slots = Slots(limits.max_running, owners)
@@ -113,6 +114,8 @@ class RunScheduler:
         turn = msgspec.structs.replace(turn, owner=owner)
         slot = await self._slot(owner)
         try:
+            prepared = [await preparer.prepare(turn) for preparer in self.preparers]
+            watchers = [*self.watchers, *(each for each in prepared if each is not None)]
             deadlines = self._deadlines if isinstance(self._deadlines, Deadlines) else self._deadlines(turn)
             run = Run(
                 turn, self.services, slot, self._runs, self._limits.max_chars, deadlines,
@@ -124,7 +127,7 @@ class RunScheduler:
         try:
             if self._stopped:
                 run.fail(STOPPING)
-            await run.start(self.watchers, first)
+            await run.start(watchers, first)
         except BaseException as error:
             run.end_unbegun(error)
             raise

@@ -89,6 +89,10 @@ def paths_of(part: Part) -> tuple[str, ...]:
         each.path for other in parts() if other.endpoints for each in pkgutil.resolve_name(other.endpoints)
     }
     of_core = {each.path[1:].partition("/")[0] for each in ENDPOINTS if each.path not in of_parts}
+    used = [other for other in parts() if other.name in part.uses and other.endpoints]
+    of_core |= {
+        each.path[1:].partition("/")[0] for other in used for each in pkgutil.resolve_name(other.endpoints)
+    }
     names = {path: path[1:].partition("/")[0] for path in paths}
     names = {path: name for path, name in names.items() if name not in of_core}
     return tuple(

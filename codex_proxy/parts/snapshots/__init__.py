@@ -1,0 +1,40 @@
+"""Snapshots: a turn of a session is kept with the files of its folder before and after it, by the real `git`."""
+
+from typing import Final, Literal
+
+from pydantic import BaseModel, Field
+
+from codex_proxy.parts import Part
+
+
+class SnapshotSettings(BaseModel):
+    snapshots: Literal["off", "sessions"] = Field(
+        "off",
+        description="whether files are kept before and after turns of sessions that may write (docs/snapshots.md)",
+    )
+    snapshot_wait: float = Field(
+        10.0,
+        gt=0,
+        le=600,
+        description="seconds that a turn waits for the snapshot before it; then it goes on without one",
+    )
+    snapshot_max_files: int = Field(
+        200_000, gt=0, le=2_000_000, description="maximum files and folders of a folder that is kept"
+    )
+    snapshot_max_bytes: int = Field(
+        2 << 30, gt=0, description="maximum bytes of a folder's files that are kept together"
+    )
+    snapshot_max_file_bytes: int = Field(
+        32 << 20, gt=0, le=1 << 30, description="largest file that is kept, in bytes; larger ones are named"
+    )
+
+
+PART: Final = Part(
+    name="snapshots",
+    page="snapshots.md",
+    uses=("sessions",),
+    settings="codex_proxy.parts.snapshots:SnapshotSettings",
+    endpoints="codex_proxy.parts.snapshots.endpoints:ENDPOINTS",
+    checks="codex_proxy.parts.snapshots.checks:checks",
+    server="codex_proxy.parts.snapshots.server_part:server_part",
+)

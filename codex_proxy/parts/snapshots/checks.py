@@ -1,0 +1,32 @@
+"""The check of `doctor`: whether the git of this machine can keep snapshots, where the settings want them."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Mapping
+
+from codex_proxy.core.checks import Check, CheckBuilder
+from codex_proxy.parts import own_settings
+from codex_proxy.parts.snapshots import SnapshotSettings
+from codex_proxy.parts.snapshots.git import LEAST_VERSION, version_of
+from codex_proxy.settings.fields import Settings
+
+
+async def checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
+    """Checks the program `git`, if snapshots are on: a warning without it, for the server works without snapshots."""
+    if own_settings(settings, SnapshotSettings).snapshots == "off":
+        return []
+    return [await asyncio.to_thread(_check_git, environ)]
+
+
+def _check_git(environ: Mapping[str, str]) -> Check:
+    program = shutil.which("git", path=environ.get("PATH"))
+    check = CheckBuilder("snapshots", git=program or "")
+    if program is None:
+        return check.warning("There is no git on the PATH: no snapshots are kept.", "Install git.")
+    found = version_of(program)
+    if found < LEAST_VERSION:
+        least, own = (".".join(map(str, each)) for each in (LEAST_VERSION, found))
+        return check.warning(f"{program} is too old ({own}): no snapshots are kept.", f"Install git {least}.")
+    return check.ok(f"{program} keeps the files before and after each turn that may write.")

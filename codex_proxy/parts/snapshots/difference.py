@@ -1,0 +1,181 @@
+"""What differs between two trees: the changes as values, and as clients see them, with the hunks of their texts."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, Literal, NamedTuple
+
+from codex_proxy.core.shown_text import escape, escape_lines
+from codex_proxy.files.changes import FileChange, FileState
+from codex_proxy.parts.snapshots import ignored
+from codex_proxy.parts.snapshots.git import GitDirectory, ObjectReader
+from codex_proxy.parts.snapshots.ignored import Rules
+from codex_proxy.parts.snapshots.objects import TreeEntry, decode_tree
+from codex_proxy.parts.snapshots.wire import PathChange
+
+MAX_SHOWN: Final = 1000
+"""Maximum paths of an answer."""
+MAX_DIFF: Final = 256 << 10
+"""Maximum bytes of the hunks of a path."""
+MAX_DIFFS: Final = 4 << 20
+"""Maximum bytes of all hunks of an answer."""
+_NUMBER: Final = re.compile(rb"a/(\d+) b/")
+_EMPTY: Final = b"\xe6\x9d\xe2\x9b\xb2\xd1\xd6CK\x8b)\xaewZ\xd8\xc2\xe4\x8cS\x91"
+"""The digest of an empty file."""
+
+
+class Difference(NamedTuple):
+    """A path with other entries; None where nothing was."""
+
+    path: bytes
+    before: TreeEntry | None
+    after: TreeEntry | None
+
+
+def differences(reader: ObjectReader, before: str, after: str) -> list[Difference]:
+    """Returns the files and links that differ between two trees, by path. What is not kept in one of them is left out.
+    Raises `GitError`.
+    """
+    found = _in_folder(reader, b"", _entries(reader, before), _entries(reader, after))
+    kept = [each for each in found if all(side is None or side.is_kept for side in each[1:])]
+    return sorted(kept)
+
+
+def _entries(reader: ObjectReader, digest: str) -> dict[bytes, TreeEntry]:
+    return decode_tree(reader.read(digest)) if digest else {}
+
+
+def _in_folder(
+    reader: ObjectReader, path: bytes, before: dict[bytes, TreeEntry], after: dict[bytes, TreeEntry]
+) -> Iterator[Difference]:
+    for name in before.keys() | after.keys():
+        old, new = before.get(name), after.get(name)
+        if old == new:
+            continue
+        below = path + name
+        old_file, new_file = (None if each is None or each.is_folder else each for each in (old, new))
+        if old_file is not None or new_file is not None:
+            yield Difference(below, old_file, new_file)
+        inside = [
+            _entries(reader, each.digest.hex()) if each is not None and each.is_folder else {}
+            for each in (old, new)
+        ]
+        if any(inside):
+            yield from _in_folder(reader, below + b"/", *inside)
+
+
+def file_changes(reader: ObjectReader, found: Iterable[Difference]) -> list[FileChange]:
+    """Returns the differences as changes of files. Raises `GitError`."""
+    sizes: dict[bytes, int] = {}
+
+    def state(entry: TreeEntry | None) -> FileState | None:
+        if entry is None:
+            return None
+        if entry.digest not in sizes:
+            sizes[entry.digest] = len(reader.read(entry.digest.hex()))
+        kind: Literal["file", "link"] = "link" if entry.is_link else "file"
+        mode = 0o644 if entry.is_link else stat.S_IMODE(entry.mode)
+        return FileState(kind, entry.digest.hex(), sizes[entry.digest], mode)
+
+    return [FileChange(each.path, state(each.before), state(each.after)) for each in found]
+
+
+def shown_changes(
+    git: GitDirectory, reader: ObjectReader, before: str, after: str
+) -> tuple[list[PathChange], bool]:
+    """Returns what a client sees of the differences, and whether some of it is missing. Raises `GitError`."""
+    found = differences(reader, before, after)
+    changes = file_changes(reader, found[:MAX_SHOWN])
+    texts = [index for index, each in enumerate(changes) if _content_differs(each)]
+    pairs = [
+        tuple(_digest(side) for side in (changes[index].before, changes[index].after)) for index in texts
+    ]
+    patches = _patches(git.diff(pairs, MAX_DIFFS)) if pairs else {}  # type: ignore[arg-type]
+    truncated = len(found) > MAX_SHOWN or any(place not in patches for place in range(len(texts)))
+    places = {index: place for place, index in enumerate(texts)}
+    return [_shown(each, patches.get(places.get(index, -1))) for index, each in enumerate(changes)], truncated
+
+
+def _content_differs(change: FileChange) -> bool:
+    return _digest(change.before) != _digest(change.after)
+
+
+def _digest(state: FileState | None) -> bytes:
+    return _EMPTY.hex().encode() if state is None else state.digest.encode()
+
+
+def _patches(sections: Sequence[bytes]) -> dict[int, bytes]:
+    """Returns the patches by the number of the pair. The last one of a cut output is left out."""
+    found: dict[int, bytes] = {}
+    for section in sections:
+        if (number := _NUMBER.match(section)) is not None:
+            found[int(number[1])] = section
+    return found
+
+
+def _shown(change: FileChange, patch: bytes | None) -> PathChange:
+    before, after = change.before, change.after
+    hunks = b"" if patch is None else patch[patch.index(b"\n@@ ") + 1 :] if b"\n@@ " in patch else b""
+    lines = hunks.split(b"\n")
+    return PathChange(
+        path=escape(os.fsdecode(change.path)),
+        kind=_kind(change),
+        mode_before=_mode(before),
+        mode_after=_mode(after),
+        size_before=None if before is None else before.size,
+        size_after=None if after is None else after.size,
+        binary=patch is not None and b"\nBinary files " in patch,
+        additions=sum(line.startswith(b"+") for line in lines),
+        deletions=sum(line.startswith(b"-") for line in lines),
+        diff=escape_lines(hunks.decode("utf-8", "backslashreplace")) if 0 < len(hunks) <= MAX_DIFF else None,
+    )
+
+
+def _kind(change: FileChange) -> Literal["added", "modified", "deleted", "mode", "link"]:
+    before, after = change.before, change.after
+    if any(each is not None and each.kind == "link" for each in (before, after)):
+        return "link"
+    if before is None:
+        return "added"
+    if after is None:
+        return "deleted"
+    return "modified" if before.digest != after.digest else "mode"
+
+
+def _mode(state: FileState | None) -> str | None:
+    if state is None:
+        return None
+    return "120000" if state.kind == "link" else f"{stat.S_IFREG | state.mode:o}"
+
+
+def newly_ignored(
+    reader: ObjectReader, found: Sequence[Difference], after: str, outside: Rules
+) -> list[bytes]:
+    """Returns the paths of files that the rules of the tree `after` leave out, if one of those rules has changed.
+    `outside`: the rules from outside of the folder. Raises `GitError`.
+    """
+    if not any(each.path.rpartition(b"/")[2] == os.fsencode(ignored.FILE) for each in found):
+        return []
+    return [
+        each.path
+        for each in found
+        if each.after is not None and _is_ignored(reader, each.path, after, outside)
+    ]
+
+
+def _is_ignored(reader: ObjectReader, path: bytes, tree: str, rules: Rules) -> bool:
+    names = os.fsdecode(path).split("/")
+    for index, name in enumerate(names):
+        entries = _entries(reader, tree)
+        own = entries.get(os.fsencode(ignored.FILE))
+        if own is not None and stat.S_ISREG(own.mode):
+            rules = rules.with_file(ignored.parse(reader.read(own.digest.hex())))
+        is_folder = index < len(names) - 1
+        if rules.leave_out(name, is_folder=is_folder):
+            return True
+        if is_folder:
+            tree, rules = entries[os.fsencode(name)].digest.hex(), rules.below(name)
+    return False

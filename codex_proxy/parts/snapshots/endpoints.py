@@ -1,0 +1,31 @@
+"""The endpoints of the files of turns, beside those of the Agents API."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from codex_proxy.http.endpoint import AnswerType, Endpoint, Handler
+from codex_proxy.parts.sessions.endpoints import BETA
+from codex_proxy.parts.snapshots import handlers
+from codex_proxy.parts.snapshots.wire import TurnChanges
+
+_TURN: Final = "/agents/sessions/{id}/turns/{turn_id}"
+_IDS: Final = {"id": "The id of the session.", "turn_id": "The id of a turn."}
+
+
+def _endpoint(route: str, handler: Handler, answer: AnswerType, **more: Any) -> Endpoint:
+    return Endpoint(
+        route,
+        handler,
+        answer,
+        chapter="Agents",
+        kind="stored",
+        errors="agents",
+        beta=BETA,
+        ids=_IDS,
+        description="Details: docs/snapshots.md.",
+        **more,
+    )
+
+
+ENDPOINTS: Final = (_endpoint(f"GET {_TURN}/changes", handlers.retrieve_turn_changes, TurnChanges),)

@@ -1,0 +1,189 @@
+"""The snapshots of one folder and owner: a git directory in the state folder, what is known of the folder's files, and
+the snapshots that refs keep. Its methods block, and run in threads; one at a time, also of several processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from codex_proxy.files.private import create, make_folder, replace_file
+from codex_proxy.parts.snapshots.git import MANY_PACKS, GitDirectory
+from codex_proxy.parts.snapshots.objects import NewObjects
+from codex_proxy.parts.snapshots.walk import KnownFolder, Limits, RulesUsed, SnapshotError, Taken, Walk
+
+LATEST: Final = "refs/latest"
+"""Keeps the objects of the files that are known."""
+_FORMAT: Final = 1
+"""The format of the file of what is known."""
+POLL_SECONDS: Final = 0.02
+
+
+class FolderName(msgspec.Struct, frozen=True):
+    """Whose snapshots these are, and of which folder."""
+
+    owner: str
+    folder: str
+
+    @property
+    def place(self) -> str:
+        """The name of their folder in that of all snapshots."""
+        return hashlib.sha256(f"{self.owner}\0{self.folder}".encode()).hexdigest()[:32]
+
+
+class Kept(NamedTuple):
+    tree: str
+    rules: RulesUsed
+    not_kept: list[bytes]
+
+
+class FolderSnapshots:
+    """Raises `SnapshotError`, `GitError`, and `OSError` where the state folder cannot be written."""
+
+    def __init__(self, program: str, root: Path, name: str) -> None:
+        """`program`: the git; `root`: the folder of all snapshots; `name`: that of these (`FolderName.place`)."""
+        self.path = root / name
+        self.git = GitDirectory(program, self.path / "git")
+        self._lock = threading.Lock()
+        self._known: KnownFolder | None = None
+        self._known_mark: tuple[int, int] | None = None
+        """Which file of what is known this is of: another process may have written a newer one."""
+
+    def take(
+        self,
+        name: FolderName,
+        limits: Limits,
+        until: float,
+        refs: Sequence[str],
+        rules: RulesUsed | None = None,
+    ) -> Kept:
+        """Makes a snapshot of the folder, which these refs keep. `until`: the time of `time.monotonic` at which it is
+        given up. `rules`: those of an earlier snapshot, which count in place of today's.
+        """
+        with self._locked(until, name):
+            known = self._read_known()
+            objects = NewObjects(self.path)
+            try:
+                taken = Walk(objects, limits, until).take(name.folder, known, rules)
+                objects.save(self.git)
+            finally:
+                objects.close()
+            tree = taken.digest.hex()
+            self.git.set_refs(dict.fromkeys((LATEST, *refs), tree))
+            self._note_known(taken, changed=taken.digest != known.digest)
+            if self.git.packs > MANY_PACKS:
+                self.git.repack()
+        return Kept(tree, taken.rules, taken.not_kept)
+
+    def set_refs(self, refs: Mapping[str, str | None]) -> None:
+        with self._locked(time.monotonic() + 10):
+            self.git.set_refs(refs)
+
+    def keep_only(self, wanted: Mapping[str, bool]) -> None:
+        """Removes the refs that are false, and the objects that only they kept."""
+        gone = {name: None for name, is_wanted in wanted.items() if not is_wanted}
+        if gone:
+            with self._locked(time.monotonic() + 10):
+                self.git.set_refs(gone)
+                self.git.repack()
+
+    @contextlib.contextmanager
+    def _locked(self, until: float, name: FolderName | None = None) -> Iterator[None]:
+        """Holds it alone. `name`: makes it, if it does not exist."""
+        if not self._lock.acquire(timeout=max(0.0, until - time.monotonic())):
+            raise SnapshotError("another snapshot of the folder takes too long")
+        try:
+            if name is not None:
+                self._make(name)
+            with open(self.path / "lock", "rb") as lock:
+                while True:
+                    try:
+                        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        break
+                    except BlockingIOError:
+                        if time.monotonic() > until:
+                            raise SnapshotError("another process takes too long with the folder") from None
+                        time.sleep(POLL_SECONDS)
+                if name is not None:
+                    self.git.prepare()
+                yield
+        finally:
+            self._lock.release()
+
+    def _make(self, name: FolderName) -> None:
+        make_folder(self.path)
+        with contextlib.suppress(FileExistsError):
+            os.close(create(self.path / "lock"))
+        if not (self.path / "name.json").exists():
+            with replace_file(self.path / "name.json") as out:
+                out.write(msgspec.json.encode(name))
+
+    # --- what is known --------------------------------------------------------------------------
+
+    def _read_known(self) -> KnownFolder:
+        mark = self._mark()
+        if self._known is None or mark != self._known_mark:
+            self._known, self._known_mark = _load(self.path / "known"), mark
+        if not self._known.digest or self.git.refs().get(LATEST) != self._known.digest.hex():
+            return KnownFolder()  # its objects may be gone
+        return self._known
+
+    def _note_known(self, taken: Taken, *, changed: bool) -> None:
+        self._known = taken.known
+        if changed:
+            with replace_file(self.path / "known") as out:
+                out.write(msgspec.msgpack.encode([_FORMAT, _dump(taken.known)]))
+            self._known_mark = self._mark()
+
+    def _mark(self) -> tuple[int, int] | None:
+        try:
+            found = (self.path / "known").stat()
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
+    def forget(self) -> None:
+        """Frees the memory of what is known: the next snapshot reads it from its file."""
+        self._known = None
+
+
+def names_in(root: Path) -> list[tuple[str, FolderName]]:
+    """Returns the folders that have snapshots, each with the name of its place."""
+    found = []
+    for path in root.glob("*/name.json"):
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            found.append((path.parent.name, msgspec.json.decode(path.read_bytes(), type=FolderName)))
+    return found
+
+
+def _dump(known: KnownFolder) -> list[Any]:
+    files = {os.fsencode(name): each for name, each in known.files.items()}
+    folders = {os.fsencode(name): _dump(each) for name, each in known.folders.items()}
+    return [known.digest, known.rules, files, folders, {os.fsencode(k): v for k, v in known.left_out.items()}]
+
+
+def _load(path: Path) -> KnownFolder:
+    """Returns what a file says; nothing if there is none, or an older one."""
+    try:
+        version, found = msgspec.msgpack.decode(path.read_bytes())
+        return _loaded(found) if version == _FORMAT else KnownFolder()
+    except (OSError, msgspec.DecodeError, ValueError, TypeError, RecursionError):
+        return KnownFolder()
+
+
+def _loaded(found: list[Any]) -> KnownFolder:
+    known = KnownFolder()
+    known.digest, known.rules, files, folders, left_out = found
+    known.files = {os.fsdecode(k): (tuple(mark), kept, digest) for k, (mark, kept, digest) in files.items()}
+    known.folders = {os.fsdecode(name): _loaded(each) for name, each in folders.items()}
+    known.left_out = {os.fsdecode(name): each for name, each in left_out.items()}
+    return known

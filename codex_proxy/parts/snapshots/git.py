@@ -1,0 +1,240 @@
+"""The program `git`, on a git directory of the server's own. It is never run in a folder of the user: it gets objects
+and gives them back, and so reads none of the configuration, attributes or hooks that lie there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Final
+
+from codex_proxy.files.private import make_folder
+
+LEAST_VERSION: Final = (2, 25)
+"""The oldest git that is used."""
+GIT_SECONDS: Final = 120.0
+"""Seconds after which a git that works on a folder's objects is killed."""
+MANY_PACKS: Final = 40
+"""Packs from which on they become one."""
+_VERSION: Final = re.compile(r"git version (\d+)\.(\d+)")
+_SECTIONS: Final = re.compile(rb"^diff --git ", re.MULTILINE)
+_OPTIONS: Final = {
+    "core.hooksPath": "/dev/null",
+    "core.fsmonitor": "false",
+    "core.bigFileThreshold": "4m",
+    "gc.auto": "0",
+    "maintenance.auto": "false",
+    "pack.threads": "1",
+    "protocol.allow": "never",
+}
+_ATTRIBUTES: Final = "* -text -ident !filter !working-tree-encoding !diff\n"
+
+
+class GitError(Exception):
+    """Git has failed. The text says how, and names no content."""
+
+
+def version_of(program: str) -> tuple[int, int]:
+    """Returns the version of a git; (0, 0) if it tells none."""
+    try:
+        told = subprocess.run(
+            [program, "version"], env=_environment(), capture_output=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return (0, 0)
+    found = _VERSION.match(told.stdout.decode("ascii", "replace"))
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def _environment() -> dict[str, str]:
+    """Returns the environment of every git, which has nothing of the server's."""
+    return {
+        "PATH": os.defpath,
+        "HOME": "/nonexistent",
+        "LC_ALL": "C",
+        "GIT_CONFIG_GLOBAL": "/dev/null",
+        "GIT_CONFIG_SYSTEM": "/dev/null",
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_ATTR_NOSYSTEM": "1",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_NO_REPLACE_OBJECTS": "1",
+    }
+
+
+class GitDirectory:
+    """The objects of one folder's snapshots, and a ref for each snapshot that is kept. Used by one thread at a time.
+    All methods raise `GitError`, and `OSError` where files cannot be written.
+    """
+
+    def __init__(self, program: str, path: Path) -> None:
+        self._program = program
+        self.path = path
+
+    def prepare(self) -> None:
+        """Creates it if it does not exist, and removes what a killed server has left."""
+        if not (self.path / "HEAD").exists():
+            make_folder(self.path)
+            self._run("init", "--bare", "-q", "--template=", "--object-format=sha1", ".")
+            self._run("hash-object", "-w", "--stdin")  # the empty text, with which others are compared
+        (self.path / "info").mkdir(exist_ok=True)
+        (self.path / "info" / "attributes").write_text(_ATTRIBUTES)
+        for pattern in ("objects/pack/tmp_*", "objects/tmp_*", "refs/**/*.lock", "*.lock"):
+            for left in self.path.glob(pattern):
+                left.unlink(missing_ok=True)
+
+    def add_pack(self, pack: IO[bytes]) -> None:
+        """Adds the objects of a pack, which is read from its beginning."""
+        self._run("index-pack", "--stdin", stdin=pack)
+
+    def set_refs(self, refs: Mapping[str, str | None]) -> None:
+        """Sets refs (`refs/...`) to objects; None removes one."""
+        lines = [
+            f"delete {name}\n" if object is None else f"update {name} {object}\n"
+            for name, object in refs.items()
+        ]
+        if lines:
+            self._run("update-ref", "--stdin", given="".join(lines).encode())
+
+    def refs(self) -> dict[str, str]:
+        """Returns all refs with their objects."""
+        told = self._run("for-each-ref", "--format=%(refname) %(objectname)").decode()
+        return {name: object for name, _, object in (line.partition(" ") for line in told.splitlines())}
+
+    def repack(self) -> None:
+        """Makes one pack of all objects that a ref reaches, and removes the others."""
+        self._run("repack", "-a", "-d", "-q", "--no-write-bitmap-index")
+        self._run("pack-refs", "--all")
+
+    @property
+    def packs(self) -> int:
+        return len([*self.path.glob("objects/pack/*.pack")])
+
+    @property
+    def size(self) -> int:
+        """The bytes of its packs."""
+        return sum(each.stat().st_size for each in self.path.glob("objects/pack/*"))
+
+    @contextlib.contextmanager
+    def reader(self) -> Iterator[ObjectReader]:
+        """Yields what reads its objects."""
+        process = subprocess.Popen(
+            self._command("cat-file", "--batch"),
+            cwd=self.path,
+            env=_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            yield ObjectReader(process)
+        finally:
+            process.kill()
+            process.communicate()
+
+    def diff(self, pairs: Sequence[tuple[bytes, bytes]], limit: int) -> list[bytes]:
+        """Returns git's patch for each pair of texts, up to `limit` bytes of all; later ones are missing. The names of
+        the files in them are the numbers of the pairs.
+        """
+        with tempfile.TemporaryDirectory(dir=self.path, prefix="tmp_diff") as folder:
+            more = {
+                "GIT_OBJECT_DIRECTORY": folder,
+                "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(self.path / "objects"),
+            }
+            trees = [self._tree_of_texts([pair[side] for pair in pairs], more) for side in (0, 1)]
+            options = ("-p", "--no-renames", "--no-color", "--no-ext-diff", "--no-textconv", "--full-index")
+            process = subprocess.Popen(
+                self._command("diff-tree", *options, *trees),
+                cwd=self.path,
+                env=_environment() | more,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+            assert process.stdout is not None
+            slow = threading.Timer(GIT_SECONDS, process.kill)
+            slow.start()
+            try:
+                told = process.stdout.read(limit)
+                if len(told) < limit and process.wait():
+                    raise GitError("git diff-tree failed")
+            finally:
+                slow.cancel()
+                process.kill()
+                process.communicate()
+        return _SECTIONS.split(told)[1:]
+
+    def _tree_of_texts(self, texts: Sequence[bytes], more: Mapping[str, str]) -> str:
+        lines = [f"100644 blob {text.decode()}\t{index}\n" for index, text in enumerate(texts)]
+        told = self._run("mktree", "--missing", given="".join(lines).encode(), more=more)
+        return told.decode().strip()
+
+    def _run(
+        self,
+        *arguments: str,
+        given: bytes | None = None,
+        stdin: IO[bytes] | None = None,
+        more: Mapping[str, str] | None = None,
+    ) -> bytes:
+        """Runs a git command, with this input. Returns its output."""
+        source: dict[str, Any] = (
+            {"input": given} if given is not None else {"stdin": stdin or subprocess.DEVNULL}
+        )
+        try:
+            done = subprocess.run(
+                self._command(*arguments),
+                cwd=self.path,
+                env=_environment() | dict(more or {}),
+                capture_output=True,
+                timeout=GIT_SECONDS,
+                check=False,
+                **source,
+            )
+        except subprocess.TimeoutExpired:
+            raise GitError(f"git {arguments[0]} took longer than {GIT_SECONDS:g} s") from None
+        if done.returncode:
+            lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+            raise GitError(f"git {arguments[0]} failed: {lines[-1] if lines else done.returncode}")
+        return done.stdout
+
+    def _command(self, *arguments: str) -> list[str]:
+        options = [part for name, value in _OPTIONS.items() for part in ("-c", f"{name}={value}")]
+        return [self._program, *options, "--git-dir=.", *arguments]
+
+
+class ObjectReader:
+    """Reads the objects of a git directory."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._ask, self._told = process.stdin, process.stdout
+
+    def read(self, digest: str) -> bytes:
+        """Returns an object's content. Raises `GitError` if it is not there."""
+        try:
+            self._ask.write(f"{digest}\n".encode())
+            self._ask.flush()
+            head = self._told.readline().split()
+            if len(head) != 3:
+                raise GitError(f"the object {digest} is missing")
+            size = int(head[2])
+            found = self._told.read(size + 1)[:size]
+        except BrokenPipeError:
+            raise GitError("git cat-file has ended") from None
+        if len(found) < size:
+            raise GitError("git cat-file has ended")
+        return found
+
+
+def git_on_path(environ: Mapping[str, str]) -> str:
+    """Returns the program `git`; empty if there is none that can be used."""
+    program = shutil.which("git", path=environ.get("PATH"))
+    return program if program is not None and version_of(program) >= LEAST_VERSION else ""

@@ -1,0 +1,279 @@
+"""Keeps the files of turns: has a snapshot made before the agent of a turn begins, and after it has ended. A turn waits
+for the first one, within a bound, and never fails by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+import structlog
+from msgspec.structs import replace
+
+from codex_proxy.core.caches import LruCache
+from codex_proxy.core.events import Event, TurnEnded
+from codex_proxy.core.interfaces import Clock
+from codex_proxy.core.own_errors import trace_of
+from codex_proxy.core.turn import Turn
+from codex_proxy.parts.snapshots import SnapshotSettings
+from codex_proxy.parts.snapshots.difference import differences, newly_ignored
+from codex_proxy.parts.snapshots.folders import FolderName, FolderSnapshots, Kept, names_in
+from codex_proxy.parts.snapshots.git import GitError
+from codex_proxy.parts.snapshots.records import TurnFiles, files_of, record_id
+from codex_proxy.parts.snapshots.walk import Limits, RulesUsed, SnapshotError
+from codex_proxy.runs.observers import TURN_ORIGIN
+from codex_proxy.store.store import Store
+from codex_proxy.store.values import NotStored, StoreUnavailable
+
+log = structlog.get_logger(__name__)
+
+R = TypeVar("R")
+
+SNAPSHOT_SECONDS: Final = 120.0
+"""Seconds after which a snapshot is given up, also if no turn waits for it any more."""
+MAX_IN_MEMORY: Final = 4
+"""Maximum folders of whose files is kept in memory what is known."""
+MAX_RULES: Final = 1000
+"""Maximum turns whose rules are remembered while they wait for results."""
+
+
+class KeptTurn:
+    """A turn whose files are kept, as its watcher and observer."""
+
+    def __init__(self, keeper: Keeper, owner: str, files: TurnFiles, rules: RulesUsed) -> None:
+        self._keeper = keeper
+        self.owner, self.files, self.rules = owner, files, rules
+        self.others_wrote = files.others_wrote
+
+    def begin(self, _turn: Turn, _agent: str) -> KeptTurn:
+        self._keeper.on_begin(self)
+        return self
+
+    def add(self, events: Sequence[Event]) -> None:
+        if any(isinstance(event, TurnEnded) for event in events):
+            self._keeper.on_end(self)
+
+
+class Keeper:
+    """Keeps the files of the turns of sessions. `prepare` is called for every turn (`runs.observers.TurnPreparer`)."""
+
+    def __init__(
+        self, program: str, root: Path, store: Store, settings: SnapshotSettings, clock: Clock
+    ) -> None:
+        """`program`: the git; `root`: the folder of all snapshots."""
+        self.root = root
+        self.limits = Limits(
+            settings.snapshot_max_files, settings.snapshot_max_bytes, settings.snapshot_max_file_bytes
+        )
+        self._program, self._store, self._clock = program, store, clock
+        self._wait = settings.snapshot_wait
+        self._folders: dict[str, FolderSnapshots] = {}
+        self._recent: LruCache[str, FolderSnapshots] = LruCache(MAX_IN_MEMORY)
+        self._rules: LruCache[str, RulesUsed] = LruCache(MAX_RULES)
+        self._working: set[KeptTurn] = set()
+        self._ending: dict[asyncio.Task[None], KeptTurn] = {}
+
+    def snapshots_of(self, place: str) -> FolderSnapshots:
+        """Returns the snapshots at a place (`FolderName.place`)."""
+        found = self._folders.get(place)
+        if found is None:
+            found = self._folders[place] = FolderSnapshots(self._program, self.root, place)
+        return found
+
+    async def take(
+        self, name: FolderName, refs: Sequence[str], wait: float, rules: RulesUsed | None = None
+    ) -> Kept:
+        """Makes a snapshot, which these refs keep. Raises `SnapshotError` if there is none within `wait` seconds."""
+        snapshots = self.snapshots_of(name.place)
+        until = time.monotonic() + max(wait, SNAPSHOT_SECONDS)
+        taking = in_thread(lambda: snapshots.take(name, self.limits, until, refs, rules))
+        await asyncio.wait({taking}, timeout=wait)
+        if not taking.done():
+            taking.add_done_callback(_note_error)
+            raise SnapshotError(f"it took longer than {wait:g} s (PROXY_SNAPSHOT_WAIT)")
+        self._keep_in_memory(name.place, snapshots)
+        try:
+            return taking.result()
+        except GitError as error:
+            raise SnapshotError(str(error)) from None
+        except OSError as error:
+            raise SnapshotError(f"the state folder cannot be written: {error.strerror}") from None
+
+    def _keep_in_memory(self, place: str, snapshots: FolderSnapshots) -> None:
+        self._recent.put(place, snapshots)
+        for other, each in self._folders.items():
+            if self._recent.get(other) is None:
+                each.forget()
+
+    # --- turns --------------------------------------------------------------------------------------
+
+    async def prepare(self, turn: Turn) -> KeptTurn | None:
+        id = TURN_ORIGIN.get().session_turn
+        if not id or turn.mode != "agent" or turn.sandbox == "read-only" or not turn.workdir:
+            return None
+        try:
+            return await self._prepare(turn, id)
+        except Exception as error:  # noqa: BLE001 - no turn fails by it
+            log.error("internal_error", **trace_of(error))
+            return None
+
+    async def _prepare(self, turn: Turn, id: str) -> KeptTurn | None:
+        await self._rest(turn.workdir)
+        name = FolderName(turn.owner, turn.workdir)
+        files = await files_of(self._store, turn.owner, id)
+        rules = self._rules.get(id)
+        if files is None:
+            files = TurnFiles(turn=id, folder=turn.workdir, place=name.place, state="running")
+            try:
+                kept = await self.take(name, [ref_of(id, "before")], self._wait)
+            except SnapshotError as error:
+                log.warning("snapshot_failed", when="before", reason=str(error))
+                await self._write(turn.owner, replace(files, state="failed", reason=str(error)))
+                return None
+            files = replace(files, before=kept.tree, left_out=tuple(kept.not_kept))
+            rules = kept.rules
+            self._rules.put(id, rules)
+        elif not files.before or rules is None:  # there is none, or the server was restarted meanwhile
+            return None
+        files = replace(files, state="running")
+        await self._write(turn.owner, files)
+        return KeptTurn(self, turn.owner, files, rules)
+
+    async def _rest(self, folder: str) -> None:
+        """Waits for the snapshots after earlier turns in this folder."""
+        ending = {task for task, turn in self._ending.items() if turn.files.folder == folder}
+        if ending:
+            await asyncio.wait(ending, timeout=self._wait)
+
+    def on_begin(self, turn: KeptTurn) -> None:
+        for other in self._working:
+            if overlap(other.files.folder, turn.files.folder):
+                other.others_wrote = turn.others_wrote = True
+        self._working.add(turn)
+
+    def on_end(self, turn: KeptTurn) -> None:
+        if turn in self._working:
+            self._working.discard(turn)
+            task = asyncio.get_running_loop().create_task(self._end(turn))
+            self._ending[task] = turn
+            task.add_done_callback(self._ending.pop)
+
+    async def _end(self, turn: KeptTurn) -> None:
+        files = replace(turn.files, others_wrote=turn.others_wrote)
+        name = FolderName(turn.owner, files.folder)
+        try:
+            kept = await self.take(name, [ref_of(files.turn, "after")], SNAPSHOT_SECONDS, turn.rules)
+            ignored = await in_thread(lambda: self._newly_ignored(files, kept))
+        except (SnapshotError, GitError) as error:
+            log.warning("snapshot_failed", when="after", reason=str(error))
+            files = replace(files, state="failed", reason=str(error))
+        else:
+            left_out = tuple(dict.fromkeys((*files.left_out, *kept.not_kept)))
+            files = replace(files, state="kept", after=kept.tree, left_out=left_out, newly_ignored=ignored)
+        await self._write(turn.owner, files)
+
+    def _newly_ignored(self, files: TurnFiles, kept: Kept) -> tuple[bytes, ...]:
+        if files.before == kept.tree:
+            return ()
+        with self.snapshots_of(files.place).git.reader() as reader:
+            found = differences(reader, files.before, kept.tree)
+            return tuple(newly_ignored(reader, found, kept.tree, kept.rules.outside))
+
+    async def _write(self, owner: str, files: TurnFiles) -> None:
+        try:
+            await self._store.write_records(owner, [files.record(self._clock.epoch())])
+        except NotStored:
+            pass  # the session was deleted meanwhile
+        except StoreUnavailable as error:
+            log.warning("snapshot_failed", when="writing", reason=str(error))
+
+    # --- what is asked for --------------------------------------------------------------------------
+
+    def is_working_in(self, folder: str) -> bool:
+        """Whether a turn that may write works in the folder, above it or below it."""
+        return any(overlap(turn.files.folder, folder) for turn in self._working)
+
+    async def files(self, owner: str, turn: str) -> TurnFiles | None:
+        """Returns what is kept of a turn, if anything; waits for a snapshot that is being made."""
+        ending = {
+            task for task, each in self._ending.items() if (each.owner, each.files.turn) == (owner, turn)
+        }
+        if ending:
+            await asyncio.wait(ending, timeout=SNAPSHOT_SECONDS)
+        return await files_of(self._store, owner, turn)
+
+    def works_on(self, turn: str) -> bool:
+        return any(each.files.turn == turn for each in (*self._working, *self._ending.values()))
+
+    async def prune(self) -> None:
+        """Removes what belongs to turns that are no longer stored."""
+        for place, name in await asyncio.to_thread(names_in, self.root):
+            snapshots = self.snapshots_of(place)
+            try:
+                refs = await in_thread(snapshots.git.refs)
+                wanted = {
+                    ref: await self._is_stored(name.owner, ref)
+                    for ref in refs
+                    if ref.startswith("refs/turns/")
+                }
+                await in_thread(partial(snapshots.keep_only, wanted))
+            except (GitError, OSError, SnapshotError) as error:
+                log.warning("snapshots_not_pruned", reason=str(error))
+
+    async def _is_stored(self, owner: str, ref: str) -> bool:
+        turn = ref.split("/")[2]
+        return await self._store.record(owner, "turn_files", record_id(turn)) is not None
+
+    async def close(self) -> None:
+        """Waits for the snapshots after turns that have ended."""
+        if self._ending:
+            await asyncio.wait(self._ending, timeout=self._wait)
+
+
+def ref_of(turn: str, which: str) -> str:
+    return f"refs/turns/{turn}/{which}"
+
+
+def overlap(one: str, other: str) -> bool:
+    """Whether a folder is the other one, or in it, or the other way round."""
+    one, other = one.rstrip("/") + "/", other.rstrip("/") + "/"
+    return one.startswith(other) or other.startswith(one)
+
+
+def in_thread(work: Callable[[], R]) -> asyncio.Future[R]:
+    """Returns the future of what `work` returns in a thread of its own: on a file system that does not answer it may
+    never end, and must not hold up the server's end.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[R] = loop.create_future()
+
+    def tell(result: R | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(result)  # type: ignore[arg-type]
+        else:
+            future.set_exception(error)
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = work()
+        except BaseException as raised:  # noqa: BLE001 - told to the one who waits
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
+            loop.call_soon_threadsafe(tell, result, error)
+
+    threading.Thread(target=run, daemon=True, name="snapshot").start()
+    return future
+
+
+def _note_error(taking: asyncio.Future[Kept]) -> None:
+    if not taking.cancelled() and (error := taking.exception()) is not None:
+        log.warning("snapshot_failed", when="late", reason=type(error).__name__)

@@ -1,0 +1,69 @@
+"""What the part adds to a server: it keeps the files of turns, and removes what belongs to no turn any more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
+from typing import Final
+
+import structlog
+from aiohttp import web
+
+from codex_proxy.app.server_parts import ServerPart, ServerParts
+from codex_proxy.core.own_errors import repeat
+from codex_proxy.http.app_keys import CLOCK, RUNS
+from codex_proxy.parts import own_settings
+from codex_proxy.parts.snapshots import SnapshotSettings
+from codex_proxy.parts.snapshots.git import git_on_path
+from codex_proxy.parts.snapshots.handlers import KEEPER
+from codex_proxy.parts.snapshots.keeper import Keeper
+from codex_proxy.settings.fields import Settings
+
+log = structlog.get_logger(__name__)
+
+PRUNE_SECONDS: Final = 3600.0
+"""Seconds between two looks for what belongs to no turn any more."""
+
+
+class SnapshotsPart(ServerPart):
+    def __init__(self, program: str) -> None:
+        self._program = program
+
+    async def start(self, server: ServerParts) -> None:
+        self._settings = server.settings
+        self._store = None if server.store_lifecycle is None else server.store_lifecycle.store
+
+    def add_to(self, app: web.Application) -> None:
+        if self._store is None:
+            return
+        root = self._settings.state_dir.expanduser().absolute() / "snapshots"
+        own = own_settings(self._settings, SnapshotSettings)
+        app[KEEPER] = keeper = Keeper(self._program, root, self._store, own, app[CLOCK])
+        app[RUNS].preparers.append(keeper)
+        app.cleanup_ctx.append(partial(_run, keeper))
+
+
+async def _run(keeper: Keeper, _: web.Application) -> AsyncIterator[None]:
+    async def run() -> None:
+        try:
+            await keeper.prune()
+        except Exception:
+            log.exception("snapshots_not_pruned")
+        await repeat(keeper.prune, after=partial(asyncio.sleep, PRUNE_SECONDS), failed="snapshots_not_pruned")
+
+    task = asyncio.create_task(run())
+    yield
+    task.cancel()
+    await keeper.close()
+
+
+def server_part(settings: Settings, environ: Mapping[str, str]) -> ServerPart | None:
+    """Returns what keeps the files of turns; None if it is off, or there is no git."""
+    if own_settings(settings, SnapshotSettings).snapshots == "off":
+        return None
+    program = git_on_path(environ)
+    if not program:
+        log.warning("snapshots_off", reason="There is no git on the PATH that can be used.")
+        return None
+    return SnapshotsPart(program)

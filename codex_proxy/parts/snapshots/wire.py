@@ -1,0 +1,51 @@
+"""The objects of the endpoints of turns' files. Source: docs/snapshots.md."""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+from codex_proxy.surfaces.requests.body import RequestModel
+
+
+class PathChange(TypedDict):
+    """What a turn has done to a path."""
+
+    path: str
+    kind: Literal["added", "modified", "deleted", "mode", "link"]
+    mode_before: str | None
+    mode_after: str | None
+    size_before: int | None
+    size_after: int | None
+    binary: bool
+    additions: int
+    deletions: int
+    diff: str | None
+
+
+class TurnChanges(TypedDict):
+    object: Literal["turn.changes"]
+    session_id: str
+    turn_id: str
+    before: str | None
+    after: str | None
+    state: Literal["kept", "running", "off", "failed"]
+    reason: str | None
+    others_wrote: bool
+    newly_ignored: list[str]
+    left_out: list[str]
+    truncated: bool
+    data: list[PathChange]
+
+
+class TurnReverted(TypedDict):
+    object: Literal["turn.reverted"]
+    session_id: str
+    turn_id: str
+    paths: list[str]
+    kept: str | None
+
+
+class RevertBody(RequestModel, extra="allow"):
+    """The body of `POST /v1/agents/sessions/{id}/turns/{turn_id}/revert`."""
+
+    force: bool = False
