@@ -7,7 +7,7 @@ from typing import Any, Final
 from codex_proxy.http.endpoint import AnswerType, Endpoint, Handler
 from codex_proxy.parts.sessions.endpoints import BETA
 from codex_proxy.parts.snapshots import handlers
-from codex_proxy.parts.snapshots.wire import TurnChanges
+from codex_proxy.parts.snapshots.wire import RevertBody, TurnChanges, TurnReverted
 
 _TURN: Final = "/agents/sessions/{id}/turns/{turn_id}"
 _IDS: Final = {"id": "The id of the session.", "turn_id": "The id of a turn."}
@@ -28,4 +28,9 @@ def _endpoint(route: str, handler: Handler, answer: AnswerType, **more: Any) -> 
     )
 
 
-ENDPOINTS: Final = (_endpoint(f"GET {_TURN}/changes", handlers.retrieve_turn_changes, TurnChanges),)
+ENDPOINTS: Final = (
+    _endpoint(f"GET {_TURN}/changes", handlers.retrieve_turn_changes, TurnChanges),
+    _endpoint(
+        f"POST {_TURN}/revert", handlers.revert_turn, TurnReverted, body=RevertBody, body_required=False
+    ),
+)

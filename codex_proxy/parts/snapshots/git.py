@@ -199,10 +199,11 @@ class GitDirectory:
             )
         except subprocess.TimeoutExpired:
             raise GitError(f"git {arguments[0]} took longer than {GIT_SECONDS:g} s") from None
+        told: bytes = done.stdout
         if done.returncode:
             lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
             raise GitError(f"git {arguments[0]} failed: {lines[-1] if lines else done.returncode}")
-        return done.stdout
+        return told
 
     def _command(self, *arguments: str) -> list[str]:
         options = [part for name, value in _OPTIONS.items() for part in ("-c", f"{name}={value}")]

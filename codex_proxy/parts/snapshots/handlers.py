@@ -4,26 +4,43 @@ CONFLICT, NOT_ALLOWED for a key that may not write. Source: docs/snapshots.md.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
+import structlog
 from aiohttp import web
 from msgspec.structs import replace
 
-from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.core.shown_text import escape
+from codex_proxy.admission.clients import resolve_workdir
+from codex_proxy.core.faults import MAX_MESSAGE, Failure, Fault, FaultKind
+from codex_proxy.core.shown_text import escape, excerpt
+from codex_proxy.core.turn import Turn
 from codex_proxy.http.endpoint import json_response
-from codex_proxy.http.middleware.request_context import NOTES
+from codex_proxy.http.middleware.request_context import CLIENT, NOTES
+from codex_proxy.parts.sessions.commands import conflict
 from codex_proxy.parts.sessions.records import TURN, not_found
-from codex_proxy.parts.sessions.request_values import id_in, sessions_at
+from codex_proxy.parts.sessions.request_values import id_in, parse, sessions_at
 from codex_proxy.parts.sessions.sessions import SessionTurn
+from codex_proxy.parts.snapshots import wire
 from codex_proxy.parts.snapshots.difference import shown_changes
+from codex_proxy.parts.snapshots.folders import FolderName
 from codex_proxy.parts.snapshots.git import GitError
 from codex_proxy.parts.snapshots.keeper import Keeper, in_thread
 from codex_proxy.parts.snapshots.records import TurnFiles
+from codex_proxy.parts.snapshots.reverting import ChangedSinceError, revert
+from codex_proxy.parts.snapshots.walk import SnapshotError
 from codex_proxy.parts.snapshots.wire import PathChange, TurnChanges
+
+log = structlog.get_logger(__name__)
 
 KEEPER: Final = web.AppKey("keeper", Keeper)
 """Not set if the server keeps no files of turns."""
+MAX_NAMED: Final = 20
+"""Maximum paths that an error names."""
+MAX_REVERTED: Final = 1000
+"""Maximum paths of an answer."""
 CUT_OFF: Final = "the server ended before the turn did"
 
 
@@ -62,13 +79,74 @@ async def _files(request: web.Request, turn: SessionTurn) -> TurnFiles | None:
     return files
 
 
+async def revert_turn(request: web.Request) -> web.Response:
+    """Makes the paths that a turn has changed what they were before it. Refused, with their names, for those that were
+    changed since.
+
+    `force`: they are overwritten, and a snapshot keeps what was there.
+    """
+    turn = await _turn(request)
+    given, _ = await parse(request, wire.RevertBody)
+    files = await _files(request, turn)
+    if files is None or files.state != "kept":
+        raise conflict("The files of this turn are not kept. GET .../changes says why.")
+    await _check_may_write(request, turn, files)
+    keeper, (_, owner) = request.app[KEEPER], sessions_at(request)
+    snapshots, name = keeper.snapshots_of(files.place), FolderName(owner, files.folder)
+    try:
+        done = await in_thread(partial(revert, snapshots, name, keeper.limits, files, force=given.force))
+    except ChangedSinceError as error:
+        raise _changed_since(error.paths, force=given.force) from None
+    except SnapshotError as error:
+        raise conflict(f"What would be overwritten cannot be kept: {error}.") from None
+    except (GitError, OSError) as error:
+        raise _unreadable(error) from error
+    log.info("turn_reverted", session=turn.session, turn=turn.id, files=len(done.paths))
+    reverted = wire.TurnReverted(
+        object="turn.reverted",
+        session_id=turn.session,
+        turn_id=turn.id,
+        paths=_shown(tuple(done.paths), MAX_REVERTED),
+        kept=done.kept or None,
+    )
+    return json_response(reverted)
+
+
+async def _check_may_write(request: web.Request, turn: SessionTurn, files: TurnFiles) -> None:
+    """Raises `Fault` if a turn is at work in the folder, or the key may not write there."""
+    sessions, owner = sessions_at(request)
+    session = await sessions.session(owner, turn.session)
+    if session.turn or request.app[KEEPER].is_working_in(files.folder):
+        raise conflict("A turn is at work in the folder. Try again when it has ended.")
+    client = request[CLIENT]
+    sandbox = session.sandbox_below(client.settings.sandbox)
+    if sandbox == "read-only":
+        raise Fault.of(FaultKind.NOT_ALLOWED, "This API key may not write in the session's folder.")
+    asked = Turn(model="", history=(), workdir=files.folder, sandbox=sandbox)
+    resolved = resolve_workdir(asked, "environment.workspace_directory", client.workspace)
+    if resolved.workdir != files.folder:
+        raise conflict("The folder was replaced by a link since.")
+
+
+def _changed_since(paths: Sequence[bytes], *, force: bool) -> Fault:
+    named = ", ".join(_shown(tuple(paths[:MAX_NAMED])))
+    more = f" and {len(paths) - MAX_NAMED} more" if len(paths) > MAX_NAMED else ""
+    advice = "" if force else " `force` overwrites them, and keeps what is there."
+    message = f"Not as the turn has left them: {named}{more}. Nothing was changed.{advice}"
+    return Fault(Failure(FaultKind.CONFLICT, excerpt(message, MAX_MESSAGE), param="force"))
+
+
+def _unreadable(error: Exception) -> Fault:
+    return Fault(Failure(FaultKind.INTERNAL, f"The files of the turn cannot be read or written: {error}."))
+
+
 def _compared(keeper: Keeper, files: TurnFiles) -> tuple[list[PathChange], bool]:
     git = keeper.snapshots_of(files.place).git
     try:
         with git.reader() as reader:
             return shown_changes(git, reader, files.before, files.after)
     except (GitError, OSError) as error:
-        raise Fault(Failure(FaultKind.INTERNAL, f"The files of the turn cannot be read: {error}.")) from error
+        raise _unreadable(error) from error
 
 
 def _changes(
@@ -90,5 +168,5 @@ def _changes(
     )
 
 
-def _shown(paths: tuple[bytes, ...]) -> list[str]:
-    return [escape(path.decode("utf-8", "surrogateescape")) for path in paths[:100]]
+def _shown(paths: tuple[bytes, ...], most: int = 100) -> list[str]:
+    return [escape(os.fsdecode(path)) for path in paths[:most]]

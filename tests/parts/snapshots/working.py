@@ -1,5 +1,5 @@
-"""A server that keeps snapshots, and turns of sessions in which the files of a folder change: the test is the agent, as long
-as a call of its waits for the result.
+"""A server that keeps snapshots, and turns of sessions in which the files of a folder change: the test is the agent, as
+long as a call of its waits for the result.
 """
 
 from __future__ import annotations

@@ -1,0 +1,62 @@
+"""Makes the files that a turn has changed what they were before it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from codex_proxy.files.changes import FileChange, FileState
+from codex_proxy.files.writing import write_changes
+from codex_proxy.parts.snapshots.difference import differences, file_changes
+from codex_proxy.parts.snapshots.folders import FolderName, FolderSnapshots
+from codex_proxy.parts.snapshots.git import ObjectReader
+from codex_proxy.parts.snapshots.keeper import SNAPSHOT_SECONDS, ref_of
+from codex_proxy.parts.snapshots.records import TurnFiles
+from codex_proxy.parts.snapshots.walk import Limits
+
+
+class ChangedSinceError(Exception):
+    """Paths are not as the turn has left them; nothing was written."""
+
+    def __init__(self, paths: Sequence[bytes]) -> None:
+        super().__init__(paths)
+        self.paths = paths
+
+
+class Reverted(NamedTuple):
+    paths: list[bytes]
+    """The paths that the turn had changed."""
+    kept: str
+    """The tree with what was overwritten; empty if nothing had changed since."""
+
+
+def revert(
+    snapshots: FolderSnapshots, name: FolderName, limits: Limits, files: TurnFiles, *, force: bool
+) -> Reverted:
+    """Writes the files of a turn as they were before it. `force`: also those that were changed since, which a snapshot
+    keeps. Raises `ChangedSinceError`, `SnapshotError`, `GitError`, and `OSError`.
+    """
+    with snapshots.git.reader() as reader:
+        wanted = file_changes(reader, differences(reader, files.after, files.before))
+        paths = [change.path for change in wanted]
+        differing = _write(reader, files.folder, wanted)
+    if not differing:
+        return Reverted(paths, "")
+    if not force:
+        raise ChangedSinceError(differing)
+    until = time.monotonic() + SNAPSHOT_SECONDS
+    kept = snapshots.take(name, limits, until, [ref_of(files.turn, f"overwritten-{time.time_ns()}")]).tree
+    with snapshots.git.reader() as reader:
+        found = [each for each in differences(reader, kept, files.before) if each.path in set(paths)]
+        differing = _write(reader, files.folder, file_changes(reader, found))
+    if differing:
+        raise ChangedSinceError(differing)
+    return Reverted(paths, kept)
+
+
+def _write(reader: ObjectReader, folder: str, changes: list[FileChange]) -> list[bytes]:
+    def content_of(state: FileState) -> list[bytes]:
+        return [reader.read(state.digest)]
+
+    return write_changes(folder, changes, content_of)

@@ -1,0 +1,70 @@
+"""A turn is taken back: its files are what they were before it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.parts.snapshots.working import Worker, snapshot_proxy
+
+
+async def test_a_reverted_turn_leaves_the_files_as_they_were_before_it(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        (folder / "changed").write_text("old")
+        (folder / "gone").write_text("gone")
+        (folder / "gone").chmod(0o600)
+        worker = Worker(client, folder)
+
+        def work() -> None:
+            (folder / "changed").write_text("new")
+            (folder / "gone").unlink()
+            (folder / "made").mkdir()
+            (folder / "made" / "file").write_text("made")
+
+        turn = await worker.turn(work)
+        (folder / "other").write_text("of somebody else")
+        answer = await worker.revert(turn)
+        assert answer.status == 200, answer.text
+        assert answer.body == {
+            "object": "turn.reverted",
+            "session_id": worker.session,
+            "turn_id": turn,
+            "paths": ["changed", "gone", "made/file"],
+            "kept": None,
+        }
+        assert (folder / "changed").read_text() == "old"
+        assert ((folder / "gone").read_text(), (folder / "gone").stat().st_mode & 0o777) == ("gone", 0o600)
+        assert sorted(path.name for path in folder.iterdir()) == ["changed", "gone", "other"]
+
+
+async def test_files_that_were_changed_since_are_named_and_overwritten_only_by_force(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        worker = Worker(client, folder)
+        turn = await worker.turn(lambda: (folder / "a").write_text("by the turn"))
+        (folder / "a").write_text("by its user")
+        refused = await worker.revert(turn)
+        assert (refused.status, refused.error["param"]) == (409, "force")
+        assert ": a. " in refused.error["message"]
+        assert (folder / "a").read_text() == "by its user"
+        forced = await worker.revert(turn, force=True)
+        assert (forced.status, forced.body["paths"]) == (200, ["a"])
+        assert not (folder / "a").exists()
+        assert len(forced.body["kept"]) == 40
+
+
+async def test_a_session_that_may_not_write_any_more_takes_nothing_back(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        worker = Worker(client, folder)
+        turn = await worker.turn(lambda: (folder / "a").write_text("1"))
+    async with snapshot_proxy(tmp_path, sandbox="read-only") as (client, folder):
+        worker.client = client
+        assert (await worker.revert(turn)).status == 403
+        assert (folder / "a").read_text() == "1"
+
+
+async def test_a_turn_of_another_session_is_not_found(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        one, other = Worker(client, folder), Worker(client, folder)
+        turn = await one.turn(lambda: (folder / "a").write_text("1"))
+        await other.turn(lambda: None)
+        assert (await other.revert(turn)).status == 404
+        assert (folder / "a").read_text() == "1"
