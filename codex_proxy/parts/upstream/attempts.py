@@ -241,7 +241,8 @@ class AttemptedTurn(SingleTurn):
             return self._begin_answer(Step([], close_stdin=True))
         if self._is_waiting:
             return NOTHING
-        return self._pass_on(self._dialect.receive(messages))  # type: ignore[arg-type]  # by the first one
+        step = self._dialect.receive(messages)  # type: ignore[arg-type]  # by the first one
+        return step if self._is_answering and self._marks is None else self._pass_on(step)
 
     def answer(self, request_id: str, reply: Reply) -> Step:
         return self._pass_on(self._dialect.answer(request_id, reply))

@@ -56,6 +56,11 @@ class UpstreamConnection(ResponseHandler):
         if data and self.listener is not None:
             self.listener.on_data()
 
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        # aiohttp calls this for each piece that is taken, and parses nothing once more.
+        if self._reading_paused or self._buffer_paused:
+            super().resume_reading(resume_parser)
+
     def feed_data(self, data: tuple[RawResponseMessage, StreamReader], size: int = 0) -> None:
         if self.listener is None:
             super().feed_data(data, size)

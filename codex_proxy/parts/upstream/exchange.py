@@ -206,28 +206,27 @@ class Exchange:
 
     @breaks_off
     def _read(self) -> None:
-        while self._connection is not None and self._may_read:
-            protocol, body = self._connection.protocol, self._body
-            assert protocol is not None
-            error = protocol.exception() if body is None else body.exception()
-            if error is not None:
-                self._fail(error)
-            if body is None or error is not None:
-                return
-            if self._is_packed:
-                self._end(End(_COMPRESSED))
-                return
-            chunk, at_end = body.read_nowait(), body.at_eof()
-            if at_end:
-                self._leave_connection()  # the next request may need it
-            if chunk:
-                self._pass_on(chunk)
-            if at_end:
-                self._end(*self._undelivered, self._secrets.close(), End())
-            elif not chunk:
-                if (lost := protocol.exception()) is not None:
-                    self._fail(lost)
-                return
+        if self._connection is None or not self._may_read:
+            return
+        protocol, body = self._connection.protocol, self._body
+        assert protocol is not None
+        error = protocol.exception() if body is None else body.exception()
+        if error is not None:
+            self._fail(error)
+        if body is None or error is not None:
+            return
+        if self._is_packed:
+            self._end(End(_COMPRESSED))
+            return
+        chunk, at_end = body.read_nowait(), body.at_eof()
+        if at_end:
+            self._leave_connection()  # the next request may need it
+        if chunk:
+            self._pass_on(chunk)
+        if at_end:
+            self._end(*self._undelivered, self._secrets.close(), End())
+        elif (lost := protocol.exception()) is not None and self._may_read:
+            self._fail(lost)
 
     def _pass_on(self, chunk: bytes) -> None:
         self._size += len(chunk)

@@ -63,6 +63,8 @@ class SecretsReader:
         self._held = b""
 
     def feed(self, chunk: bytes) -> bytes:
+        if not self._secrets.texts:
+            return chunk
         data = self._secrets.hide(self._held + chunk if self._held else chunk)
         held = self._secrets.partial_length(data)
         if not held:
