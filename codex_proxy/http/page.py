@@ -52,6 +52,7 @@ FILES: Final = {
     "inline.js": "text/javascript",
     "diff.js": "text/javascript",
     "changes.js": "text/javascript",
+    "turn_files.js": "text/javascript",
     "asks.js": "text/javascript",
 }
 POLICY: Final = (

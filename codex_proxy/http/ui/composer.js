@@ -266,9 +266,12 @@ export function composer({ choices, models, stop, sent, changed }) {
   };
 }
 
-/** Makes a copy of a session with the items before one, or with all: one for each key `once`. Returns its id. */
-export async function fork(id, beforeItem, once = newKey()) {
-  const body = beforeItem ? { before_item: beforeItem } : {};
+/**
+ * Makes a copy of a session with the items before one, or with all: one for each key `once`. With a folder also with the
+ * files of then, in that folder. Returns its id.
+ */
+export async function fork(id, beforeItem, once = newKey(), folder = "") {
+  const body = { ...(beforeItem ? { before_item: beforeItem } : {}), ...(folder ? { folder } : {}) };
   return (await json(`/v1/agents/sessions/${encodeURIComponent(id)}/fork`, { body, headers: { ...BETA, "Idempotency-Key": once } })).id;
 }
 

@@ -3,6 +3,7 @@ import { askCard } from "./asks.js";
 import { BETA } from "./feed.js";
 import { itemView } from "./items.js";
 import { clockTime, count, h, json, request, seconds, shown } from "./lib.js";
+import { turnFiles } from "./turn_files.js";
 
 const PAGE = 100;
 const MOST = 10_000; // items that are loaded without being asked for
@@ -27,8 +28,8 @@ const api = (path, options = {}) => json(`/v1/agents/sessions/${path}`, { ...opt
 const positions = new Map();
 
 /**
- * One session's conversation. `ready`: a promise of the moment from which all its events come. `actions`: those of `itemView` (without `openSubagent`), `answered(askId, body)`, which
- * sends the answer to a question, and `trouble(error)`.
+ * One session's conversation. `ready`: a promise of the moment from which all its events come. `actions`: those of `itemView` (without `openSubagent`), those of
+ * `turnFiles`, `answered(askId, body)`, which sends the answer to a question, and `trouble(error)`.
  */
 export function conversation(id, ready, actions) {
   const path = encodeURIComponent(id);
@@ -46,6 +47,7 @@ export function conversation(id, ready, actions) {
   const element = h("div", { class: "talk-box" }, earlier, talk, below);
   const stop = new AbortController();
   const { signal } = stop;
+  const files = turnFiles(path, actions, signal);
   let waiting = [];
   let due = false;
   let loaded = false;
@@ -62,13 +64,22 @@ export function conversation(id, ready, actions) {
     if (!found) {
       const foot = h("p", { class: "turn-end soft" });
       const body = h("div", {}, h("div", { class: "chunk" }));
-      found = { element: h("section", { class: "turn", "data-id": turnId }, body, foot), body, foot };
+      found = { element: h("section", { class: "turn", "data-id": turnId }, body, foot), body, foot, files: null };
       turns.set(turnId, found);
-      if (objects.has(turnId)) foot.replaceChildren(...endOf(objects.get(turnId)));
+      if (objects.has(turnId)) drawEnd(found, objects.get(turnId));
       if (above) above.prepend(found.element);
       else list.append(found.element);
     }
     return found;
+  }
+
+  /** Shows below a turn how it ended, and what it has done to the files. */
+  function drawEnd(found, turn) {
+    found.foot.replaceChildren(...endOf(turn));
+    if (!turn.completed_at || found.files) return;
+    found.files = h("div", { class: "turn-files" });
+    found.foot.after(found.files);
+    files.add(turn.id, found.files);
   }
 
   /** The chunk of a turn at its end or beginning: the browser skips whole chunks that are out of sight. */
@@ -120,7 +131,7 @@ export function conversation(id, ready, actions) {
 
   function setTurn(turn) {
     objects.set(turn.id, turn);
-    turns.get(turn.id)?.foot.replaceChildren(...endOf(turn));
+    if (turns.has(turn.id)) drawEnd(turns.get(turn.id), turn);
     if (!turn.completed_at) return;
     for (const item of guessed.values()) if (item.turn_id === turn.id) add(item); // it was cut after all
   }
@@ -382,6 +393,11 @@ export function conversation(id, ready, actions) {
     lastTurn: () => list.querySelector(":scope > .turn:last-of-type")?.dataset.id ?? "",
     /** The id of the next item behind this one that is whole; empty if there is none: no copy is made before an open one. */
     next: (item) => order.slice(order.indexOf(item) + 1).find((each) => views.get(each).done) ?? "",
+    /** The id of the first item behind a turn that is whole; empty if there is none. */
+    behind: (turn) => {
+      const own = [...turns.get(turn).body.querySelectorAll(":scope > .chunk > .entry")].at(-1)?.dataset.id;
+      return order.slice(order.indexOf(own) + 1).find((each) => views.get(each).done) ?? "";
+    },
     /** Ends reading, and remembers the reading position. */
     close() {
       keepPosition();

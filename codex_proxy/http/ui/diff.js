@@ -12,7 +12,8 @@ const NAMES = { "+": "added", "-": "removed" };
 
 /**
  * The element of a diff: a text in the forms of git, of `apply_patch` or of the sessions' items, or changes
- * `{path, kind, diff, moved_to}`. `comment(path, line, text)`: called for a comment on a line; its number is that after the
+ * `{path, kind, diff, moved_to}`; these may bring a word for their kind (`title`), the `counts` of their lines, and a `note`
+ * that is shown before these. `comment(path, line, text)`: called for a comment on a line; its number is that after the
  * change, for a removed line that before it, and null where the diff has no numbers. `exact`: whether each line is shown
  * whole, with all that cannot be seen.
  */
@@ -52,17 +53,17 @@ function addInSteps(parent, values, size, make, what) {
 const said = (text, exact) => (exact ? exactly(text) : shown(text, LONGEST_LINE));
 
 function fileView({ change, lines }, state) {
-  const counts = { "+": 0, "-": 0 };
-  for (const { mark } of lines) if (mark in counts) counts[mark] += 1;
-  const kind = change.moved_to ? "Moved" : (KINDS[change.kind] ?? "Changed");
+  const counts = change.counts ?? { "+": 0, "-": 0 };
+  if (!change.counts) for (const { mark } of lines) if (mark in counts) counts[mark] += 1;
+  const kind = change.title ?? (change.moved_to ? "Moved" : (KINDS[change.kind] ?? "Changed"));
   const name = h("span", { class: "path" }, said(change.path, state.exact), change.moved_to ? [" → ", said(change.moved_to, state.exact)] : null);
   const summary = h("summary", {}, h("span", { class: "kind" }, kind), " ", name, " ",
     h("span", { class: "counts" }, h("span", { class: "good" }, `+${counts["+"]}`), " ", h("span", { class: "bad" }, `−${counts["-"]}`)),
     lines.length > FOLDED ? h("span", { class: "soft" }, ` ${lines.length} lines`) : null);
-  const box = h("details", { class: "file" }, summary);
+  const box = h("details", { class: "file" }, summary, change.note && h("p", { class: "soft" }, shown(change.note, 500)));
   let drawn = null;
   const draw = () => {
-    const made = lines.length ? linesView(change.path, lines, state) : h("p", { class: "soft" }, "No lines are told.");
+    const made = lines.length ? linesView(change.path, lines, state) : h("p", { class: "soft" }, change.note ? "" : "No lines are told.");
     if (drawn) drawn.replaceWith(made);
     else box.append(made);
     drawn = made;

@@ -62,12 +62,13 @@ export const key = {
   set: (value) => (value ? sessionStorage.setItem(STORED_KEY, value) : sessionStorage.removeItem(STORED_KEY)),
 };
 
-/** An answer that is not a success; `status` is 0 if there was none, `code` that of the error. */
+/** An answer that is not a success; `status` is 0 if there was none, `code` and `param` those of the error. */
 export class Failed extends Error {
-  constructor(message, status, code = "") {
+  constructor(message, status, code = "", param = "") {
     super(message);
     this.status = status;
     this.code = code;
+    this.param = param;
   }
 }
 
@@ -90,12 +91,13 @@ export async function request(path, { body, ...options } = {}) {
     const text = await answer.text();
     let message = text.slice(0, 500);
     let code = "";
+    let param = "";
     try {
-      ({ message, code } = JSON.parse(text).error);
+      ({ message, code, param } = JSON.parse(text).error);
     } catch {
       // It is not one of the server's own errors: its text is all there is.
     }
-    throw new Failed(message || `HTTP ${answer.status}`, answer.status, code);
+    throw new Failed(message || `HTTP ${answer.status}`, answer.status, code, param);
   }
   return answer;
 }

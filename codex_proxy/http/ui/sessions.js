@@ -74,6 +74,8 @@ async function makePane(signal) {
     comment: input.comment,
     edit: input.edit,
     fork: (item) => fork(current.id, current.talk.next(item)).then(goTo, input.fail),
+    folderOf: () => summaryOf()?.folder,
+    forkWithFiles: (turn, folder) => fork(current.id, current.talk.behind(turn), undefined, folder).then(goTo),
     trouble: input.fail,
   };
   const title = titleBar(head, { change, goTo, input, current: () => current.id, lastTurn: () => current.talk?.lastTurn() ?? "" });

@@ -1,0 +1,128 @@
+// The files that turns have changed: below a turn a line, which opens the diff, and what can be done about it.
+import { diffView } from "./diff.js";
+import { BETA } from "./feed.js";
+import { count, h, json, shown, trouble } from "./lib.js";
+
+const AGAIN_MS = 1000;
+const TRIES = 30; // while the snapshot after a turn is being made
+const NAMED = 20; // paths that a note names
+const KINDS = { added: "add", deleted: "delete", modified: "update" };
+
+const changesAt = (path, turn) => `/v1/agents/sessions/${path}/turns/${encodeURIComponent(turn)}`;
+
+/** What a turn of a session has done to the files; `path`: the session's id in an address. */
+export const changesOfTurn = (path, turn, options) => json(`${changesAt(path, turn)}/changes`, { ...options, headers: BETA });
+
+/**
+ * Shows the changed files of a session's turns in elements, when these come into sight. `actions`: `comment(path, line, text)`,
+ * and `forkWithFiles(turn, folder)`, which makes a copy of the session as it was after a turn; `folderOf()` is where the session works.
+ */
+export function turnFiles(path, actions, signal) {
+  const turns = new WeakMap(); // by element: the turn's id
+  const seen = new IntersectionObserver((entries) => {
+    for (const { isIntersecting, target } of entries) {
+      if (!isIntersecting) continue;
+      seen.unobserve(target);
+      show(target, turns.get(target));
+    }
+  });
+  signal.addEventListener("abort", () => seen.disconnect());
+
+  async function show(place, turn) {
+    try {
+      let changes = await changesOfTurn(path, turn, { signal });
+      for (let tries = 0; changes.state === "running" && tries < TRIES; tries++) {
+        await new Promise((resolve) => setTimeout(resolve, AGAIN_MS));
+        changes = await changesOfTurn(path, turn, { signal });
+      }
+      place.replaceChildren(...viewOf(changes));
+    } catch (error) {
+      // A server without the part `snapshots` knows no such address.
+      if (!signal.aborted && error.status !== 404) place.replaceChildren(trouble(error));
+    }
+  }
+
+  function viewOf(changes) {
+    if (changes.state === "failed") return [h("p", { class: "soft" }, shown(`The files of this turn are not kept: ${changes.reason ?? "no reason is known"}.`, 500))];
+    if (changes.state !== "kept" || !changes.data.length) return [];
+    const box = h("details", {}, h("summary", {}, ...lineOf(changes)));
+    box.addEventListener("toggle", () => {
+      box.append(actionsOf(changes), ...notesOf(changes), diffView(changes.data.map(changeOf), { comment: actions.comment }));
+    }, { once: true });
+    return [box];
+  }
+
+  /** The buttons of a turn, and below them what they ask and what came of it. */
+  function actionsOf({ turn_id: turn, data }) {
+    const below = h("div", {});
+    const say = (...children) => below.replaceChildren(...children);
+    const files = data.length === 1 ? "the file" : `the ${count(data.length)} files`;
+    const asks = (question, label, more, act) => say(question, h("div", { class: "row" }, h("button", { type: "button", class: "main", onclick: () => act(more) }, label),
+      h("button", { type: "button", onclick: () => say() }, "Cancel")));
+    const revert = (force) => json(`${changesAt(path, turn)}/revert`, { headers: BETA, body: { force } }).then(
+      ({ paths, kept }) => say(h("p", { role: "status" }, `${paths.length === 1 ? "One file is" : `${count(paths.length)} files are`} as before this turn.`,
+        kept ? ` What was overwritten is kept as ${shown(kept, 80)}.` : "")),
+      (error) => error.param === "force" && !force
+        ? asks([trouble(error), h("p", {}, "Revert anyway overwrites them; the server keeps what is there now.")], "Revert anyway", true, revert) : say(trouble(error)));
+    const askToRevert = () => asks(h("p", {}, `Make ${files} what ${data.length === 1 ? "it was" : "they were"} before this turn? What was said stays.`), "Revert", false, revert);
+    const fork = (folder) => actions.forkWithFiles(turn, folder).catch((error) => say(trouble(error)));
+    const askForFolder = () => {
+      const folder = h("input", { "aria-label": "New folder", value: `${actions.folderOf() ?? ""}-fork`, spellcheck: "false" });
+      const onsubmit = (event) => {
+        event.preventDefault();
+        fork(folder.value.trim());
+      };
+      say(h("form", { onsubmit }, h("p", {}, "A copy of the session, with the files as they were after this turn, in the new or empty folder"), folder,
+        h("div", { class: "row" }, h("button", { class: "main" }, "Fork"), h("button", { type: "button", onclick: () => say() }, "Cancel"))));
+      folder.select();
+    };
+    return h("div", { onkeydown: ({ key }) => key === "Escape" && say() }, h("div", { class: "row" },
+      h("button", { type: "button", onclick: askToRevert }, "Revert"), h("button", { type: "button", onclick: askForFolder }, "Fork with files")), below);
+  }
+
+  return {
+    /** Shows a turn's files in an element. */
+    add(turn, place) {
+      turns.set(place, turn);
+      seen.observe(place);
+    },
+  };
+}
+
+function lineOf({ data, truncated }) {
+  const sum = (name) => data.reduce((all, change) => all + change[name], 0);
+  return [`${truncated ? "At least " : ""}${count(data.length)} ${data.length === 1 ? "file" : "files"} changed (`,
+    h("span", { class: "good" }, `+${count(sum("additions"))}`), " ", h("span", { class: "bad" }, `−${count(sum("deletions"))}`), ")"];
+}
+
+/** What is to be known of a turn's changes besides them. */
+function notesOf({ others_wrote: others, newly_ignored: ignored, left_out: left, truncated }) {
+  const named = (paths) => `${paths.slice(0, NAMED).map((each) => shown(each, 200)).join(", ")}${paths.length > NAMED ? ` and ${paths.length - NAMED} more` : ""}`;
+  return [
+    others && "Another turn wrote in this folder meanwhile: some of the changes may be its.",
+    ignored?.length && `Ignored from now on, and kept no more: ${named(ignored)}`,
+    left?.length && `Not kept, and not taken back: ${named(left)}`,
+    truncated && "There is more than is shown here.",
+  ].filter(Boolean).map((words) => h("p", { class: "soft" }, words));
+}
+
+/** A change as a diff has it. */
+function changeOf({ path, kind, diff, binary, additions, deletions, ...states }) {
+  const notes = [];
+  const [before, after] = [states.size_before, states.size_after];
+  const sizes = [before, after].filter((size) => size !== null).map((size) => `${count(size)} bytes`).join(" → ");
+  if (binary) notes.push(`Binary: ${sizes}`);
+  else if (diff === null && kind !== "mode" && (additions || deletions || before !== after)) notes.push(`The diff is too large to be shown: ${sizes}`);
+  const [old, now] = [states.mode_before, states.mode_after];
+  if (old !== now && (old && now ? true : LINK === (old ?? now))) notes.push(modesOf(old, now));
+  return { path, kind: KINDS[kind] ?? "update", title: kind === "mode" ? "Permissions" : kind === "link" ? "Link" : null, diff, counts: { "+": additions, "-": deletions }, note: notes.join(". ") };
+}
+
+const LINK = "120000";
+
+function modesOf(old, now) {
+  if (old === LINK && now === LINK) return "";
+  if (now === LINK) return old ? "The file became a link" : "A new link";
+  if (old === LINK) return now ? "The link became a file" : "The link was deleted";
+  return `Permissions ${old.slice(-3)} → ${now.slice(-3)}`;
+}

@@ -1,0 +1,71 @@
+"""The files of turns on the page, in a real browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import Browser, Locator, Page, expect
+
+from tests.page.conftest import browser, open_page
+from tests.page.test_diffs import rows_of, summaries
+from tests.parts.snapshots.working import Worker, snapshot_proxy
+from tests.waiting import PATIENCE
+
+__all__ = ["browser"]
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+expect.set_options(timeout=PATIENCE * 1000)
+
+
+def files_of_turns(page: Page) -> Locator:
+    return page.locator(".turn-files")
+
+
+async def opened(page: Page, line: str) -> Locator:
+    """Opens the files of a turn by its line."""
+    await page.get_by_text(line).click()
+    return page.locator(".turn-files", has_text=line)
+
+
+async def test_below_a_turn_is_a_line_that_opens_what_it_has_done_to_the_files(
+    browser: Browser, tmp_path: Path
+) -> None:
+    async with snapshot_proxy(tmp_path, ui=True) as (client, folder):
+        (folder / "changed.txt").write_text("one\ntwo\n")
+        (folder / "gone.txt").write_text("gone\n")
+        (folder / "script").write_text("")
+        worker = Worker(client, folder)
+
+        def work() -> None:
+            (folder / "changed.txt").write_text("one\n2\n<b>three</b>\n")
+            (folder / "gone.txt").unlink()
+            (folder / "script").chmod(0o700)
+            (folder / "new.bin").write_bytes(b"\0\1")
+            (folder / "link").symlink_to("changed.txt")
+
+        await worker.turn(work)
+        await worker.turn(lambda: None)
+        async with open_page(browser, client.proxy, f"sessions/{worker.session}") as page:
+            files = await opened(page, "5 files changed (+3 −2)")
+            assert await summaries(files.locator(".diff")) == [
+                "Changed changed.txt +2 −1",
+                "Deleted gone.txt +0 −1",
+                "Link link +1 −0",
+                "Added new.bin +0 −0",
+                "Permissions script +0 −0",
+            ]
+            assert await rows_of(files.locator(".file").first) == [
+                "|| @@ -1,2 +1,3 @@",
+                "1|1| one",
+                "2||-two",
+                "|2|+2",
+                "|3|+<b>three</b>",
+            ]
+            for words in ("A new link", "Binary: 2 bytes", "Permissions 644 → 700"):
+                await expect(files.get_by_text(words)).to_be_visible()
+            await expect(page.locator(".turn-files details")).to_have_count(2 + 5 - 1)
+            found = await Axe().run(page)
+            assert found.violations_count == 0, found.generate_report()
