@@ -55,7 +55,7 @@ export function turnFiles(path, actions, signal) {
   /** The buttons of a turn, and below them what they ask and what came of it. */
   function actionsOf({ turn_id: turn, data }) {
     const below = h("div", {});
-    const say = (...children) => below.replaceChildren(...children);
+    const say = (...children) => below.replaceChildren(...children.flat());
     const files = data.length === 1 ? "the file" : `the ${count(data.length)} files`;
     const asks = (question, label, more, act) => say(question, h("div", { class: "row" }, h("button", { type: "button", class: "main", onclick: () => act(more) }, label),
       h("button", { type: "button", onclick: () => say() }, "Cancel")));

@@ -69,3 +69,55 @@ async def test_below_a_turn_is_a_line_that_opens_what_it_has_done_to_the_files(
             await expect(page.locator(".turn-files details")).to_have_count(2 + 5 - 1)
             found = await Axe().run(page)
             assert found.violations_count == 0, found.generate_report()
+
+
+async def test_a_turn_is_taken_back_after_a_question(browser: Browser, tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path, ui=True) as (client, folder):
+        (folder / "a").write_text("old")
+        worker = Worker(client, folder)
+        await worker.turn(lambda: (folder / "a").write_text("new"))
+        async with open_page(browser, client.proxy, f"sessions/{worker.session}") as page:
+            files = await opened(page, "1 file changed (+1 −1)")
+            await files.get_by_role("button", name="Revert").click()
+            await files.get_by_role("button", name="Cancel").click()
+            await expect(files.get_by_role("button", name="Cancel")).to_have_count(0)
+            assert (folder / "a").read_text() == "new"
+            await files.get_by_role("button", name="Revert").click()
+            await files.locator(".main", has_text="Revert").click()
+            await expect(files.get_by_text("One file is as before this turn.")).to_be_visible()
+            assert (folder / "a").read_text() == "old"
+
+
+async def test_files_that_were_changed_since_are_named_and_overwritten_when_that_is_wanted(
+    browser: Browser, tmp_path: Path
+) -> None:
+    async with snapshot_proxy(tmp_path, ui=True) as (client, folder):
+        worker = Worker(client, folder)
+        await worker.turn(lambda: (folder / "<b>a").write_text("by the turn"))
+        (folder / "<b>a").write_text("by its user")
+        async with open_page(browser, client.proxy, f"sessions/{worker.session}") as page:
+            files = await opened(page, "1 file changed (+1 −0)")
+            await files.get_by_role("button", name="Revert").click()
+            await files.locator(".main", has_text="Revert").click()
+            await expect(files.get_by_role("alert")).to_contain_text(": <b>a. ")
+            await expect(files.get_by_text("the server keeps what is there now")).to_be_visible()
+            assert (folder / "<b>a").read_text() == "by its user"
+            await files.get_by_role("button", name="Revert anyway").click()
+            await expect(files.get_by_text("What was overwritten is kept as")).to_be_visible()
+            assert not (folder / "<b>a").exists()
+
+
+async def test_a_turn_without_a_snapshot_says_why_and_one_that_changed_nothing_says_nothing(
+    browser: Browser, tmp_path: Path
+) -> None:
+    async with snapshot_proxy(tmp_path, ui=True, snapshot_max_files=2) as (client, folder):
+        worker = Worker(client, folder)
+        await worker.turn(lambda: None)
+        for name in "abc":
+            (folder / name).write_text("")
+        await worker.turn(lambda: None)
+        async with open_page(browser, client.proxy, f"sessions/{worker.session}") as page:
+            await expect(
+                page.get_by_text("The files of this turn are not kept: there are more than 2 files")
+            ).to_have_count(1)
+            await expect(page.locator(".turn-files").first).to_be_empty()
