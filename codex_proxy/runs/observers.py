@@ -379,6 +379,9 @@ class TurnPreparer(Protocol):
     async def prepare(self, turn: Turn) -> TurnWatcher | None:
         """Returns when the turn may begin, soon and whatever fails. What it returns, if anything, watches the turn."""
 
+    async def settle(self, session_turn: str) -> None:
+        """Returns when a session may tell that its turn has ended, soon and whatever fails."""
+
 
 class TurnRecorder(Protocol):
     on_written: Callable[[Path], None]

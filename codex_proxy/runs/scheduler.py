@@ -133,6 +133,11 @@ class RunScheduler:
             raise
         return run
 
+    async def settle(self, session_turn: str) -> None:
+        """Returns when a session may tell that its turn with this id has ended, after the last event of its run."""
+        for preparer in self.preparers:
+            await preparer.settle(session_turn)
+
     # --- slots ----------------------------------------------------------------------------------
 
     async def _slot(self, owner: str) -> Slot:

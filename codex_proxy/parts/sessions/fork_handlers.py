@@ -10,23 +10,31 @@ from typing import Any, Final
 
 import msgspec
 from aiohttp import web
+from msgspec.structs import replace
 
 from codex_proxy.core.beside_the_loop import beside_the_loop
 from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.endpoint import json_response
-from codex_proxy.http.middleware.request_context import NOTES
+from codex_proxy.http.middleware.request_context import CLIENT, NOTES
 from codex_proxy.http.responses import stored_response
 from codex_proxy.parts.sessions import wire
 from codex_proxy.parts.sessions.commands import conflict
 from codex_proxy.parts.sessions.conversation import MANY_ENTRIES
 from codex_proxy.parts.sessions.creations import Creation, creation
+from codex_proxy.parts.sessions.files_of_turns import FILES_OF_TURNS, points_before
 from codex_proxy.parts.sessions.forks import beginning_in, fork_of, kept_entries, past_of
 from codex_proxy.parts.sessions.handlers import environment_of, sandbox_in
 from codex_proxy.parts.sessions.records import records_of
 from codex_proxy.parts.sessions.request_values import id_in, parse, sessions_at
 from codex_proxy.parts.sessions.service import Sessions
-from codex_proxy.parts.sessions.sessions import Entry, Session, SessionTurn, session_object
+from codex_proxy.parts.sessions.sessions import (
+    Entry,
+    Session,
+    SessionTurn,
+    folder_environment,
+    session_object,
+)
 from codex_proxy.parts.sessions.state import Stored
 from codex_proxy.parts.sessions.stored_responses import (
     convert,
@@ -46,12 +54,18 @@ from codex_proxy.store.values import (
 MANY_BYTES: Final = 1 << 20
 """Bytes of responses above which they are converted in a thread."""
 
+NO_FILES: Final = (
+    "This server keeps no files of turns: leave 'folder' out, or ask the operator to set PROXY_SNAPSHOTS."
+)
 MAX_READS: Final = 10
 """How often a session at work is read to be forked."""
 
 
 async def fork_session(request: web.Request) -> web.Response:
-    """Creates a session with the settings of another one, and with its items before `before_item`, or with all."""
+    """Creates a session with the settings of another one, and with its items before `before_item`, or with all.
+
+    `folder`: the fork works in this new or empty folder, which gets the files as they were at that point.
+    """
     given, body = await parse(request, wire.ForkBody)
     async with creation(request, body) as asked:
         return json_response(session_object(asked.known or await _fork(request, given, asked)), 201)
@@ -60,15 +74,28 @@ async def fork_session(request: web.Request) -> web.Response:
 async def _fork(request: web.Request, given: wire.ForkBody, asked: Creation) -> Session:
     sessions, owner = sessions_at(request)
     source, turns, entries = await _read(sessions, owner, id_in(request))
+    cut = len(entries)
     if given.before_item is not None:
         places = [place for place, entry in enumerate(entries) if entry.id == given.before_item]
         if not places:
             raise bad_request("The session has no such item. GET .../items lists them.", "before_item")
-        entries = entries[: places[0]]
+        cut = places[0]
+    points, entries = points_before(entries, cut), entries[:cut]
     long = len(entries) > MANY_ENTRIES
     entries = await beside_the_loop(partial(kept_entries, entries, source.turn), long=long)
     fork = fork_of(source, sessions.new_id("sess_"), entries, given.title, sessions.now())
-    return await _create(request, fork, turns, entries, asked)
+    files = request.app.get(FILES_OF_TURNS)
+    if given.folder is not None:
+        if files is None:
+            raise wire.refuse(NO_FILES, "folder")
+        folder = await files.place(owner, request[CLIENT], source, points, given.folder)
+        fork = replace(fork, environment=folder_environment(fork.id, folder))
+    created = await _create(request, fork, turns, entries, asked)
+    if files is not None:
+        copied = dict.fromkeys(entry.turn for entry in entries)
+        copies = await sessions.store.all_turns(owner, fork.id)
+        await files.copy(owner, zip(copied, (turn.id for turn in copies), strict=True))
+    return created
 
 
 async def _read(sessions: Sessions, owner: str, id: str) -> tuple[Session, list[SessionTurn], list[Entry]]:

@@ -441,6 +441,7 @@ class LiveSession:
             run, self._run, self._inputs = self._run, None, None
             if run is not None:
                 run.interrupt()  # where reading it broke off
+                await self._service.responses.runs.settle(self.session.turn)
         async with self.lock:
             if self._cancelled and ended.failure is None:
                 ended = TurnEnded(Stop.INTERRUPTED)  # also where the agent has ended meanwhile

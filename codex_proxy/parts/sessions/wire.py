@@ -320,6 +320,7 @@ class ForkBody(RequestModel, extra="allow"):
     """The body of `POST /v1/agents/sessions/{id}/fork`."""
 
     before_item: Annotated[str, Field(min_length=1)] | None = None
+    folder: Annotated[str, Field(min_length=1)] | None = None
     title: Title | None = None
 
 

@@ -152,12 +152,13 @@ def _mode(state: FileState | None) -> str | None:
 
 
 def newly_ignored(
-    reader: ObjectReader, found: Sequence[Difference], after: str, outside: Rules
+    reader: ObjectReader, found: Sequence[Difference], after: str, before: Rules, outside: Rules
 ) -> list[bytes]:
-    """Returns the paths of files that the rules of the tree `after` leave out, if one of those rules has changed.
-    `outside`: the rules from outside of the folder. Raises `GitError`.
+    """Returns the paths of files that today's rules leave out, if one of these rules has changed: those of the tree
+    `after`, and those from `outside` of the folder, which were `before`. Raises `GitError`.
     """
-    if not any(each.path.rpartition(b"/")[2] == os.fsencode(ignored.FILE) for each in found):
+    in_folder = any(each.path.rpartition(b"/")[2] == os.fsencode(ignored.FILE) for each in found)
+    if not in_folder and before.digest == outside.digest:
         return []
     return [
         each.path

@@ -13,10 +13,8 @@ import structlog
 from aiohttp import web
 from msgspec.structs import replace
 
-from codex_proxy.admission.clients import resolve_workdir
 from codex_proxy.core.faults import MAX_MESSAGE, Failure, Fault, FaultKind
 from codex_proxy.core.shown_text import escape, excerpt
-from codex_proxy.core.turn import Turn
 from codex_proxy.http.endpoint import json_response
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES
 from codex_proxy.parts.sessions.commands import conflict
@@ -26,6 +24,7 @@ from codex_proxy.parts.sessions.sessions import SessionTurn
 from codex_proxy.parts.snapshots import wire
 from codex_proxy.parts.snapshots.difference import shown_changes
 from codex_proxy.parts.snapshots.folders import FolderName
+from codex_proxy.parts.snapshots.forking import check_may_write
 from codex_proxy.parts.snapshots.git import GitError
 from codex_proxy.parts.snapshots.keeper import Keeper, in_thread
 from codex_proxy.parts.snapshots.records import TurnFiles
@@ -118,14 +117,7 @@ async def _check_may_write(request: web.Request, turn: SessionTurn, files: TurnF
     session = await sessions.session(owner, turn.session)
     if session.turn or request.app[KEEPER].is_working_in(files.folder):
         raise conflict("A turn is at work in the folder. Try again when it has ended.")
-    client = request[CLIENT]
-    sandbox = session.sandbox_below(client.settings.sandbox)
-    if sandbox == "read-only":
-        raise Fault.of(FaultKind.NOT_ALLOWED, "This API key may not write in the session's folder.")
-    asked = Turn(model="", history=(), workdir=files.folder, sandbox=sandbox)
-    resolved = resolve_workdir(asked, "environment.workspace_directory", client.workspace)
-    if resolved.workdir != files.folder:
-        raise conflict("The folder was replaced by a link since.")
+    check_may_write(session, request[CLIENT], files.folder, "environment.workspace_directory")
 
 
 def _changed_since(paths: Sequence[bytes], *, force: bool) -> Fault:

@@ -25,6 +25,7 @@ from codex_proxy.parts.snapshots import SnapshotSettings
 from codex_proxy.parts.snapshots.difference import differences, newly_ignored
 from codex_proxy.parts.snapshots.folders import FolderName, FolderSnapshots, Kept, names_in
 from codex_proxy.parts.snapshots.git import GitError
+from codex_proxy.parts.snapshots.ignored import rules_above
 from codex_proxy.parts.snapshots.records import TurnFiles, files_of, record_id
 from codex_proxy.parts.snapshots.walk import Limits, RulesUsed, SnapshotError
 from codex_proxy.runs.observers import TURN_ORIGIN
@@ -134,7 +135,7 @@ class Keeper:
                 kept = await self.take(name, [ref_of(id, "before")], self._wait)
             except SnapshotError as error:
                 log.warning("snapshot_failed", when="before", reason=str(error))
-                await self._write(turn.owner, replace(files, state="failed", reason=str(error)))
+                await self.write(turn.owner, replace(files, state="failed", reason=str(error)))
                 return None
             files = replace(files, before=kept.tree, left_out=tuple(kept.not_kept))
             rules = kept.rules
@@ -142,12 +143,18 @@ class Keeper:
         elif not files.before or rules is None:  # there is none, or the server was restarted meanwhile
             return None
         files = replace(files, state="running")
-        await self._write(turn.owner, files)
+        await self.write(turn.owner, files)
         return KeptTurn(self, turn.owner, files, rules)
 
     async def _rest(self, folder: str) -> None:
         """Waits for the snapshots after earlier turns in this folder."""
         ending = {task for task, turn in self._ending.items() if turn.files.folder == folder}
+        if ending:
+            await asyncio.wait(ending, timeout=self._wait)
+
+    async def settle(self, session_turn: str) -> None:
+        """Waits for the snapshot after a turn: what its client changes once it knows of the end is not the turn's."""
+        ending = {task for task, turn in self._ending.items() if turn.files.turn == session_turn}
         if ending:
             await asyncio.wait(ending, timeout=self._wait)
 
@@ -176,16 +183,17 @@ class Keeper:
         else:
             left_out = tuple(dict.fromkeys((*files.left_out, *kept.not_kept)))
             files = replace(files, state="kept", after=kept.tree, left_out=left_out, newly_ignored=ignored)
-        await self._write(turn.owner, files)
+        await self.write(turn.owner, files)
 
     def _newly_ignored(self, files: TurnFiles, kept: Kept) -> tuple[bytes, ...]:
         if files.before == kept.tree:
             return ()
         with self.snapshots_of(files.place).git.reader() as reader:
-            found = differences(reader, files.before, kept.tree)
-            return tuple(newly_ignored(reader, found, kept.tree, kept.rules.outside))
+            found, outside = differences(reader, files.before, kept.tree), rules_above(files.folder)
+            return tuple(newly_ignored(reader, found, kept.tree, kept.rules.outside, outside))
 
-    async def _write(self, owner: str, files: TurnFiles) -> None:
+    async def write(self, owner: str, files: TurnFiles) -> None:
+        """Stores what is kept of a turn, unless its session was deleted."""
         try:
             await self._store.write_records(owner, [files.record(self._clock.epoch())])
         except NotStored:

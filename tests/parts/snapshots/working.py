@@ -19,7 +19,7 @@ SETTINGS: dict[str, Any] = {"snapshots": "sessions", "sandbox": "workspace-write
 async def snapshot_proxy(tmp_path: Path, **settings: Any) -> AsyncIterator[tuple[AgentsClient, Path]]:
     """Yields a client of a server that keeps snapshots, and a new folder in which its sessions may work."""
     folder = tmp_path / "work"
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     state = tmp_path / "state"
     async with fake_proxy(folder, **{**SETTINGS, "state_dir": state, **settings}) as proxy:
         yield AgentsClient(proxy), folder

@@ -1,0 +1,45 @@
+"""What a part that keeps the files of turns does for the forks of sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal, NamedTuple, Protocol
+
+from aiohttp import web
+
+from codex_proxy.admission.clients import Client
+from codex_proxy.parts.sessions.sessions import Entry, Session
+
+
+class Point(NamedTuple):
+    """A moment in a session."""
+
+    turn: str
+    when: Literal["before", "after"]
+
+
+class FilesOfTurns(Protocol):
+    async def place(
+        self, owner: str, client: Client, session: Session, points: Sequence[Point], folder: str
+    ) -> str:
+        """Writes the files of a session's folder into the new or empty folder that the client names, as they were at
+        the first of the points of which they are kept. Returns the folder's path without links. Raises `Fault` with the
+        field `folder`.
+        """
+
+    async def copy(self, owner: str, turns: Iterable[tuple[str, str]]) -> None:
+        """Keeps the files of turns also as those of their copies. Each turn is given with its copy."""
+
+
+FILES_OF_TURNS: Final = web.AppKey("files_of_turns", FilesOfTurns)
+"""Not set if the server keeps none."""
+
+
+def points_before(entries: Sequence[Entry], cut: int) -> list[Point]:
+    """Returns the moments whose files a fork may have that begins with the first `cut` entries, the best one first.
+
+    What a turn has done up to one of its items is not known: within a turn the files are those before it.
+    """
+    found = [Point(entries[cut].turn, "before")] if cut < len(entries) else []
+    earlier = dict.fromkeys(entry.turn for entry in reversed(entries[:cut]))
+    return found + [Point(turn, "after") for turn in earlier if not found or turn != found[0].turn]

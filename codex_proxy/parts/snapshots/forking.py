@@ -1,0 +1,116 @@
+"""Forks with files: a folder gets the files that another one had before or after a turn."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+import structlog
+from msgspec.structs import replace
+
+from codex_proxy.admission.clients import Client, resolve_workdir
+from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
+from codex_proxy.core.turn import Turn
+from codex_proxy.files.changes import FileState
+from codex_proxy.files.writing import write_changes
+from codex_proxy.parts.sessions.files_of_turns import Point
+from codex_proxy.parts.sessions.sessions import Session
+from codex_proxy.parts.snapshots.difference import differences, file_changes
+from codex_proxy.parts.snapshots.folders import FolderSnapshots
+from codex_proxy.parts.snapshots.git import GitError
+from codex_proxy.parts.snapshots.keeper import Keeper, in_thread, ref_of
+from codex_proxy.parts.snapshots.walk import SnapshotError
+
+log = structlog.get_logger(__name__)
+
+FIELD = "folder"
+
+
+class FilesOfForks:
+    """Serves the forks of sessions (`sessions.files_of_turns.FilesOfTurns`)."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+
+    async def place(
+        self, owner: str, client: Client, session: Session, points: Sequence[Point], folder: str
+    ) -> str:
+        if session.environment.get("type") != "self_hosted":
+            raise bad_request("The session has no folder: leave 'folder' out.", FIELD)
+        snapshots, tree = await self._kept_at(owner, points)
+        path = await in_thread(partial(_make_empty, client, session, folder))
+        try:
+            await in_thread(partial(_write_tree, snapshots, tree, path))
+        except (GitError, OSError) as error:
+            with contextlib.suppress(OSError):
+                os.rmdir(path)
+            failure = Failure(FaultKind.INTERNAL, f"The files cannot be written: {error}.", param=FIELD)
+            raise Fault(failure) from error
+        return path
+
+    async def _kept_at(self, owner: str, points: Sequence[Point]) -> tuple[FolderSnapshots, str]:
+        for point in points:
+            files = await self._keeper.files(owner, point.turn)
+            tree = "" if files is None else files.before if point.when == "before" else files.after
+            if files is not None and tree:
+                return self._keeper.snapshots_of(files.place), tree
+        message = "No files are kept of this point of the session. GET .../turns/{id}/changes says why."
+        raise bad_request(message, FIELD)
+
+    async def copy(self, owner: str, turns: Iterable[tuple[str, str]]) -> None:
+        for turn, copy in turns:
+            files = await self._keeper.files(owner, turn)
+            if files is None or files.state != "kept":
+                continue
+            refs = {ref_of(copy, "before"): files.before, ref_of(copy, "after"): files.after}
+            try:
+                await in_thread(partial(self._keeper.snapshots_of(files.place).set_refs, refs))
+            except (GitError, OSError, SnapshotError) as error:
+                log.warning("snapshot_failed", when="fork", reason=str(error))
+            else:
+                await self._keeper.write(owner, replace(files, turn=copy))
+
+
+def check_may_write(session: Session, client: Client, folder: str, field: str) -> None:
+    """Raises `Fault` if a client may not write in a folder with the session's rights: NOT_ALLOWED, or INVALID_REQUEST
+    with the field.
+    """
+    sandbox = session.sandbox_below(client.settings.sandbox)
+    if sandbox == "read-only":
+        raise Fault.of(FaultKind.NOT_ALLOWED, "This API key may not write in the folders of its sessions.")
+    asked = Turn(model="", history=(), workdir=folder, sandbox=sandbox)
+    if resolve_workdir(asked, field, client.workspace).workdir != folder:
+        raise bad_request("The folder was replaced by a link.", field)
+
+
+def _make_empty(client: Client, session: Session, folder: str) -> str:
+    """Makes a folder, or finds that it is empty. Returns its path without links. Raises `Fault`."""
+    if not os.path.isabs(folder) or "\0" in folder:
+        raise bad_request("'folder' must be the absolute path of a new or empty folder.", FIELD)
+    above, name = os.path.split(os.path.normpath(folder))
+    above = os.path.realpath(above)
+    path = os.path.join(above, name)
+    check_may_write(session, client, above, FIELD)
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path)
+        is_empty = not os.path.islink(path) and not os.listdir(path)
+    except OSError as error:
+        raise bad_request(f"'folder' cannot be made: {error.strerror}.", FIELD) from None
+    if not is_empty:
+        raise bad_request("'folder' must be a new or empty folder: this one has files.", FIELD)
+    check_may_write(session, client, path, FIELD)
+    return path
+
+
+def _write_tree(snapshots: FolderSnapshots, tree: str, folder: str) -> None:
+    with snapshots.git.reader() as reader:
+
+        def content_of(state: FileState) -> list[bytes]:
+            return [reader.read(state.digest)]
+
+        differing = write_changes(folder, file_changes(reader, differences(reader, "", tree)), content_of)
+    if differing:
+        raise OSError("somebody else writes there")

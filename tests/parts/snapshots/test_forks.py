@@ -1,0 +1,82 @@
+"""Forks of sessions with the files that their folder had."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.parts.sessions.driving import AgentsClient
+from tests.parts.snapshots.working import Worker, snapshot_proxy
+
+
+async def fork(client: AgentsClient, session: str, **body: Any) -> Any:
+    return await client.ask("POST", f"/sessions/{session}/fork", body)
+
+
+async def first_item_of(client: AgentsClient, session: str, turn: str) -> str:
+    items = await client.all(f"/sessions/{session}/turns/{turn}/items")
+    return str(items[0]["id"])
+
+
+def files_in(folder: Path) -> dict[str, str]:
+    return {str(each.relative_to(folder)): each.read_text() for each in folder.rglob("*") if each.is_file()}
+
+
+async def test_a_fork_before_a_turn_works_in_a_folder_with_the_files_from_before_it(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        worker = Worker(client, folder)
+        (folder / "run").write_text("#!")
+        (folder / "run").chmod(0o755)
+        first = await worker.turn(lambda: (folder / "a").write_text("1"))
+        second = await worker.turn(lambda: (folder / "a").write_text("2"))
+        item = await first_item_of(client, worker.session, second)
+        target = folder / "forked"
+        answer = await fork(client, worker.session, before_item=item, folder=str(target))
+        assert answer.status == 201, answer.text
+        assert answer.body["environment"]["workspace_directory"] == str(target)
+        assert files_in(target) == {"run": "#!", "a": "1"}
+        assert (target / "run").stat().st_mode & 0o777 == 0o755
+        assert (folder / "a").read_text() == "2"
+
+        copy = Worker(client, target)
+        copy.session = answer.body["id"]
+        turns = await client.all(f"/sessions/{copy.session}/turns")
+        assert [each["path"] for each in (await copy.changes(turns[0]["id"]))["data"]] == ["a"]
+        third = await copy.turn(lambda: (target / "b").write_text("3"))
+        assert [each["path"] for each in (await copy.changes(third))["data"]] == ["b"]
+        assert [each["path"] for each in (await worker.changes(first))["data"]] == ["a"]
+
+        again = await fork(client, copy.session, folder=str(tmp_path / "work" / "again"))
+        assert files_in(folder / "again") == {"run": "#!", "a": "1", "b": "3"}, again.text
+
+
+async def test_a_fork_of_the_whole_session_has_the_files_after_its_last_turn(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        worker = Worker(client, folder)
+        await worker.turn(lambda: (folder / "a").write_text("1"))
+        (folder / "a").write_text("by its user")
+        assert (await fork(client, worker.session, folder=str(folder / "f"))).status == 201
+        assert files_in(folder / "f") == {"a": "1"}
+
+
+async def test_a_folder_that_has_files_or_may_not_be_written_is_refused(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        worker = Worker(client, folder)
+        await worker.turn(lambda: (folder / "a").write_text("1"))
+        (tmp_path / "outside").mkdir()
+        (folder / "link").symlink_to(tmp_path / "outside")
+        for target in (folder, tmp_path / "new", folder / "link" / "new", Path("f"), folder / "none" / "new"):
+            answer = await fork(client, worker.session, folder=str(target))
+            assert (answer.status, answer.error["param"]) == (400, "folder"), (target, answer.text)
+        assert not [*(tmp_path / "outside").iterdir()]
+        assert not (tmp_path / "new").exists()
+
+
+async def test_without_snapshots_a_fork_has_no_folder_of_its_own(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path, snapshots="off") as (client, folder):
+        worker = Worker(client, folder)
+        turn = await worker.turn(lambda: None)
+        assert (await worker.changes(turn))["state"] == "off"
+        answer = await fork(client, worker.session, folder=str(folder / "f"))
+        assert (answer.status, answer.error["param"]) == (400, "folder")
+        assert not (folder / "f").exists()
