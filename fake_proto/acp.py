@@ -52,6 +52,8 @@ class AcpAgent(RpcAgent):
         super().__init__(settings, wire, loop, faults)
         self._sessions: dict[str, AcpSession] = {}
         self._closed: dict[str, AcpSession] = {}
+        self.asks_user = False
+        """Whether the client takes forms."""
         self._servers_of: dict[str, list[McpServer]] = {}
         """The newest MCP servers of each folder, for the fault `shares_tools`."""
         self._methods = {
@@ -93,6 +95,7 @@ class AcpAgent(RpcAgent):
             "mcpCapabilities": {"http": not self.faults.has("stdio_tools")},
             "sessionCapabilities": {"close": {}},
         }
+        self.asks_user = "elicitation" in params.get("clientCapabilities", {})
         version = 2 if self.faults.has("other_version") else params["protocolVersion"]
         info = {"name": "fake", "title": "Fake", "version": "0.0.0"}
         self.answer(identifier, {"protocolVersion": version, "agentCapabilities": able, "agentInfo": info})

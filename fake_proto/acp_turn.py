@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 from fake_proto.faults import POLL_S, Faults
@@ -63,6 +64,8 @@ class AcpTurn:
     def _run(self) -> Waits:
         script = self._script
         yield script.first
+        if "form" in script.options:
+            yield from self._form(script.options["form"])
         for number in range(script.start, len(script)):
             step = script.step(number, self._outputs)
             for action in step.actions:
@@ -173,6 +176,19 @@ class AcpTurn:
     def _is_allowed(self) -> bool:
         outcome = (self._reply or {}).get("result", {}).get("outcome", {})
         return bool(outcome.get("optionId") == "yes")
+
+    def _form(self, asked: str) -> Waits:
+        """Asks the user for a form, or to open a page, as the JSON `asked` says; says what came of it."""
+        if not self._agent.asks_user:
+            yield from self._message({"deltas": [], "final": "nobody to ask "})
+            return
+        self._reply = None
+        params = {"sessionId": self._session.identifier, **json.loads(asked)}
+        self._agent.ask(self, "elicitation/create", params, self._script.faults)
+        while self._reply is None:
+            yield None
+        said = json.dumps(self._reply.get("result", self._reply.get("error")), sort_keys=True)
+        yield from self._message({"deltas": [], "final": said + " "})
 
     def _command(self, action: Action) -> Waits:
         name = self._tool("execute", action["command"], rawInput={"command": action["command"]})

@@ -42,7 +42,7 @@ OPTIONS = frozenset(
             "limits",
         ),
         *("times", "finish", "name", "args", "calls", "rounds", "step", "message", "code", "retries"),
-        *("misbehave", "at", "behind", "until", "bytes", "words", "path", "late", "cost", "tasks"),
+        *("misbehave", "at", "behind", "until", "bytes", "words", "path", "late", "cost", "tasks", "form"),
     }
 )
 """The keys that a marker may have."""

@@ -58,12 +58,13 @@ class ToolReply(msgspec.Struct, frozen=True):
 
 class Decision(msgspec.Struct, frozen=True):
     """An answer to a question for permission. `by_client`: whether the client has made it, not this server.
-    `message`: what the model is told of a denial; empty: the agent's own words.
+    `message`: what the model is told of a denial; empty: the agent's own words. `content`: the values of a form.
     """
 
     approve: bool = False
     by_client: bool = False
     message: str = ""
+    content: dict[str, Any] = {}
 
 
 Reply = ToolReply | Decision

@@ -279,11 +279,13 @@ class ToolCallRequested(_Event, tag="tool_call_requested", frozen=True, gc=False
     """Whether the call's item was already reported; only the client answers such a call."""
 
 
-ApprovalKind: TypeAlias = Literal["command", "file_change", "permission", "mcp"]
+ApprovalKind: TypeAlias = Literal["command", "file_change", "permission", "mcp", "form"]
 
 
 class ApprovalRequested(_Event, tag="approval_requested", frozen=True, gc=False):
-    """The agent waits for a permission; `text` describes it in one line."""
+    """The agent waits for a permission; `text` describes it in one line. A `form` is one to fill in, or a page to open:
+    its details have the tool `ask_user` or `open_url`.
+    """
 
     request_id: str
     kind: ApprovalKind

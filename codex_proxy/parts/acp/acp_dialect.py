@@ -16,6 +16,7 @@ from codex_proxy.agents.dialect import Decision, Ended, Step, ToolReply
 from codex_proxy.agents.shared.conversation import ChannelRequests, ConversationTurn
 from codex_proxy.agents.shared.conversions import call_ids_in
 from codex_proxy.agents.shared.failures import BAD_ANSWER
+from codex_proxy.agents.shared.forms import FormError
 from codex_proxy.core.events import (
     Notice,
     StepCompleted,
@@ -30,12 +31,14 @@ from codex_proxy.core.json_values import object_at
 from codex_proxy.core.turn import Turn, without_content
 from codex_proxy.parts.acp.calls import ClientCalls
 from codex_proxy.parts.acp.content import later_prompt
+from codex_proxy.parts.acp.elicitations import ELICITATION, FORM, FORM_CANCELLED, form_answer, form_of
 from codex_proxy.parts.acp.failures import failure_of_error
 from codex_proxy.parts.acp.messages import (
     CANCELLED,
     Input,
     Message,
     ModelCallFailed,
+    Params,
     RequestId,
     ToolCalled,
     ToolDropped,
@@ -174,7 +177,8 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
             self._close_items()
             self._events.append(TurnEnded(Stop.INTERRUPTED))
         if self._state is TurnState.PROMPTING:
-            self._writes += [answer(id, CANCELLED) for id, _ in self._questions.values()]
+            for id, options in self._questions.values():
+                self._writes.append(answer(id, FORM_CANCELLED if options is FORM else CANCELLED))
             self._questions.clear()
             self._writes.append(notification("session/cancel", {"sessionId": self.session}))
             self.calls.clear()
@@ -262,6 +266,9 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
             self._events.append(Notice("unreadable_message", "session/update"))
 
     def _handle_request(self, message: Message, id: RequestId) -> None:
+        if message.method == ELICITATION:
+            self._ask_user(message.params, id)
+            return
         if message.method != "session/request_permission":
             self._writes.append(refusal(id))
             return
@@ -284,8 +291,25 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
         item, confined = self._reader.item_of(call), self.program.confined
         self._events.append(question_of(name, call, known, turn, confined=confined, item_id=item))
 
+    def _ask_user(self, params: Params, id: RequestId) -> None:
+        if self._state is not TurnState.PROMPTING:
+            self._writes.append(answer(id, FORM_CANCELLED))
+            return
+        name = self._new_id("ask_")
+        try:
+            asked = form_of(name, params)
+        except FormError as error:
+            self._events.append(Notice("form_refused", str(error)))
+            self._writes.append(answer(id, form_answer(Decision())))
+            return
+        self._questions[name] = (id, FORM)
+        self._events.append(asked)
+
     def _write_answer(self, request_id: str, question: tuple[RequestId, Any], reply: Decision) -> None:
         id, options = question
+        if options is FORM:
+            self._writes.append(answer(id, form_answer(reply)))
+            return
         if not reply.approve:
             self._rejected, self._reader.spoke = True, False
         self._writes.append(answer(id, decision(options, allow=reply.approve)))

@@ -157,6 +157,7 @@ def launch_of(preset: AcpPreset, context: AgentContext) -> AcpLaunch:
         command=command,
         workdir=workdir,
         unconfined=table.unconfined,
+        asks_user=settings.approvals == "ask",
         sandbox=settings.sandbox,
     )
 
@@ -302,6 +303,7 @@ async def make_fake(context: AgentContext) -> AcpAgent:
         command=command,
         workdir=str(settings.workdir),
         unconfined=_table_of(context).unconfined,
+        asks_user=settings.approvals == "ask",
         sandbox=settings.sandbox,
     )
     return AcpAgent(await with_confinement(launch, context))

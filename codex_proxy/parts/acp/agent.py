@@ -81,6 +81,8 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
     """The folder in the settings, in which the first process runs."""
     unconfined: bool = False
     """The setting `acp.unconfined`: the agent need not ask before it acts."""
+    asks_user: bool = False
+    """Whether clients may be asked for more than permissions: the setting `approvals` is `ask`."""
     sandbox: Sandbox = "read-only"
     """The sandbox in the settings, in which the first process runs."""
     confinement: Confinement | None = None
@@ -155,7 +157,7 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
         """The scope of turns whose request chooses no folder or sandbox."""
         self.pool = ProcessPool(
             self.name,
-            lambda scope: AcpProcess(launch.preset, alone=scope.alone),
+            lambda scope: AcpProcess(launch.preset, alone=scope.alone, asks_user=launch.asks_user),
             lambda process, scope: self._start_with(process, self._launch.command_in(scope)),
             self._limits,
             max_idle=MAX_PROCESSES,
@@ -202,7 +204,7 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
         started = list[AcpProcess]()
 
         async def start(command: Command) -> AcpProcess:
-            started.append(AcpProcess(self._launch.preset))
+            started.append(AcpProcess(self._launch.preset, asks_user=self._launch.asks_user))
             await self._start_with(started[-1], command)
             return started[-1]
 

@@ -62,6 +62,11 @@ class Params(msgspec.Struct, frozen=True, rename="camel"):
     update: Update | None = None
     tool_call: Update | None = None
     options: Any = None
+    mode: Any = None
+    message: Any = None
+    requested_schema: Any = None
+    url: Any = None
+    """Of `elicitation/create`, as `mode` and the two before it."""
 
 
 class Message(msgspec.Struct, frozen=True):

@@ -397,6 +397,10 @@ them.
 """
 
 
+ASKS_USER: Final[dict[str, Any]] = {"elicitation": {"form": {}, "url": {}}}
+"""A capability of clients that is offered where a user may be asked: without it the agent asks for no form."""
+
+
 class DeclaredFeatures(msgspec.Struct, frozen=True):
     name: str = ""
     version: str = ""

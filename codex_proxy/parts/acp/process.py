@@ -35,7 +35,13 @@ from codex_proxy.parts.acp.messages import (
     request_id,
     split_writes,
 )
-from codex_proxy.parts.acp.presets import INITIALIZE, AcpPreset, DeclaredFeatures, read_declared_features
+from codex_proxy.parts.acp.presets import (
+    ASKS_USER,
+    INITIALIZE,
+    AcpPreset,
+    DeclaredFeatures,
+    read_declared_features,
+)
 from codex_proxy.parts.acp.tool_server import ToolEndpoint
 from codex_proxy.process.child import Command, Exit
 
@@ -46,10 +52,13 @@ CLOSE_ID: Final = request_id(0, 3)
 
 
 class AcpConnection:
-    def __init__(self, session_meta: Mapping[str, Any], *, closes: bool = True) -> None:
+    def __init__(
+        self, session_meta: Mapping[str, Any], *, closes: bool = True, asks_user: bool = False
+    ) -> None:
         """`session_meta` is the `_meta` of each `session/new`; `closes`: whether sessions are closed, if the agent can
-        do that.
+        do that; `asks_user`: whether a user may be asked for more than permissions.
         """
+        self._able = INITIALIZE["clientCapabilities"] | (ASKS_USER if asks_user else {})
         self._session_meta = session_meta
         self._closes = closes
         self.declared: DeclaredFeatures | None = None
@@ -67,7 +76,11 @@ class AcpConnection:
         self._answered: set[int] = set()
 
     def initialize(self) -> bytes:
-        return request(INITIALIZE_ID, "initialize", {**INITIALIZE, "clientInfo": CLIENT})
+        return request(
+            INITIALIZE_ID,
+            "initialize",
+            {**INITIALIZE, "clientCapabilities": self._able, "clientInfo": CLIENT},
+        )
 
     def open_probe(self, folder: str) -> bytes:
         """Returns the line that opens the probe session. The answer has modes and models, or an error if nobody is
@@ -197,9 +210,10 @@ class AcpProcess(SharedProcess[AcpConnection]):
     session ahead.
     """
 
-    def __init__(self, preset: AcpPreset, *, alone: bool = False) -> None:
-        """`alone`: the process serves one session at a time, and opens none ahead."""
-        super().__init__(AcpConnection(preset.session_meta, closes=not preset.close_disturbs))
+    def __init__(self, preset: AcpPreset, *, alone: bool = False, asks_user: bool = False) -> None:
+        """`alone`: the process serves one session at a time, and opens none ahead. `asks_user`: see `AcpConnection`."""
+        closes = not preset.close_disturbs
+        super().__init__(AcpConnection(preset.session_meta, closes=closes, asks_user=asks_user))
         self.alone_with: AgentSession | None = None
         """The newest session of a process that serves one at a time."""
         self._preset = preset

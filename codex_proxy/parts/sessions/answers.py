@@ -42,7 +42,14 @@ def _approval(request_id: str, given: wire.AnswerBody) -> Approval:
         raise bad_request(
             "Only an approval can hold for the session: leave 'for_session' out.", "for_session"
         )
-    return Approval(request_id, given.decision, words, digest=given.digest, for_session=for_session)
+    return Approval(
+        request_id,
+        given.decision,
+        words,
+        digest=given.digest,
+        for_session=for_session,
+        content=given.content or {},
+    )
 
 
 def marked(changes: Iterable[Submitted], request: web.Request) -> list[Submitted]:

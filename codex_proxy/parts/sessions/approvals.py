@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from codex_proxy.agents.dialect import Decision
+from codex_proxy.agents.shared.forms import ASK_USER, OPEN_URL, FormField
 from codex_proxy.core.events import ApprovalRequested
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import ActionDetails, FileDiff, ToolUse
@@ -43,6 +44,7 @@ class Ask(msgspec.Struct, frozen=True, tag="ask"):
     the entry of the call, if it is told. `answered`: empty until there is an answer; `denial`: its words, if it denies
     with some. `rule`: what an answer for the session permits; None if only this can be permitted. `for_session`:
     whether the answer is one for the session, or such an answer has permitted this.
+    `content`: the values of a form.
     """
 
     request_id: str
@@ -57,6 +59,19 @@ class Ask(msgspec.Struct, frozen=True, tag="ask"):
     denial: str = ""
     rule: Rule | None = None
     for_session: bool = False
+    content: dict[str, Any] = {}
+
+    @property
+    def is_form(self) -> bool:
+        """Whether the user is asked for more than a permission: to fill in a form, or to open a page."""
+        return self.server_label == OWN_LABEL and self.name in (ASK_USER, OPEN_URL)
+
+    @property
+    def fields(self) -> list[FormField]:
+        """The fields of a form; none of any other question."""
+        if not self.is_form or self.name != ASK_USER:
+            return []
+        return msgspec.convert(self.arguments["fields"], list[FormField])
 
     @property
     def digest(self) -> str:
@@ -67,7 +82,8 @@ class Ask(msgspec.Struct, frozen=True, tag="ask"):
     @property
     def decision(self) -> Decision:
         """What the agent is told."""
-        return Decision(approve=self.answered == "approve", by_client=True, message=self.denial)
+        approve = self.answered == "approve"
+        return Decision(approve=approve, by_client=True, message=self.denial, content=self.content)
 
 
 class Approval(msgspec.Struct, frozen=True, tag="approval"):
@@ -82,12 +98,15 @@ class Approval(msgspec.Struct, frozen=True, tag="approval"):
     """That of the question as it was shown; empty if the client does not tell it."""
     for_session: bool = False
     """Whether the question's rule is permitted for the rest of the session."""
+    content: dict[str, Any] = {}
+    """The values of a form."""
     by_approver: bool = False
     """Whether the client that answers may approve: without keys the session's owner does not tell."""
 
     def applied_to(self, ask: Ask) -> Ask:
         """Returns the question with this answer."""
-        return replace(ask, answered=self.choice, denial=self.denial, for_session=self.for_session)
+        answer = {"answered": self.choice, "denial": self.denial, "content": self.content}
+        return replace(ask, for_session=self.for_session, **answer)
 
 
 def request_id_of(item: str) -> str:
@@ -194,6 +213,11 @@ def ask_of(event: ApprovalRequested, request_id: str, turn: str) -> Ask:
                 json_value(details.arguments),
                 _sentence(wish),
             )
+        case "form":
+            asked = json_value(details.arguments)
+            wish = "have a form filled in" if details.tool == ASK_USER else "have a page opened"
+            said = _sentence(f"{wish}: {event.text}")
+            return Ask(request_id, event.request_id, turn, label, details.tool, asked, said)
         case _:
             arguments = {"tool": details.tool, "arguments": json_value(details.arguments)}
             wish = f"use its tool {details.tool}"

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec.structs import asdict, replace
 
+from codex_proxy.agents.shared.forms import check_values
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.parts.sessions.agents import AgentSettings
@@ -160,6 +161,15 @@ def is_new_result(given: Result, call: Call | None, session: Session) -> bool:
     return True
 
 
+def _check_form(given: Approval, ask: Ask) -> None:
+    """Raises `Fault` if values do not fit the question: of a form the fields, of any other there are none."""
+    if given.choice != "approve" or not ask.is_form:
+        if given.content:
+            raise bad_request("Only the form of a question takes values: leave 'content' out.", "content")
+        return
+    check_values(ask.fields, given.content)
+
+
 def is_new_answer(given: Approval, ask: Ask | None, session: Session) -> bool:
     """Whether an answer is new, and not the one that the question has already. `ask`: the question with its id, if the
     session has one, also of an earlier turn. Raises `Fault` for an answer that nobody waits for, that is to another
@@ -174,7 +184,8 @@ def is_new_answer(given: Approval, ask: Ask | None, session: Session) -> bool:
         raise conflict(
             f"The approval request '{id}' asks for something else: read it again, and answer that."
         )
-    if (ask.answered, ask.denial, ask.for_session) == (given.choice, given.denial, given.for_session):
+    before = ask.answered, ask.denial, ask.for_session, ask.content
+    if before == (given.choice, given.denial, given.for_session, given.content):
         return False
     if ask.answered:
         raise conflict(f"The approval request '{id}' has another answer already.")
@@ -182,6 +193,7 @@ def is_new_answer(given: Approval, ask: Ask | None, session: Session) -> bool:
         raise conflict(f"The turn of the approval request '{id}' has ended without an answer.")
     if ask.asked and ask not in session.open_asks:
         raise conflict(f"The agent no longer waits for an answer to the approval request '{id}'.")
+    _check_form(given, ask)
     if given.for_session and ask.rule is None:
         raise bad_request(
             "This cannot be permitted for the session, only once: leave 'for_session' out.", "for_session"

@@ -48,6 +48,8 @@ def rule_of(event: ApprovalRequested, folder: str) -> Rule | None:
         case "mcp":
             told = f"the tool {_quoted(details.tool)} of the MCP server {_quoted(details.server)}"
             return _rule("mcp_tool", (details.server, details.tool), f"{told}, with any arguments")
+        case "form":
+            return None
         case _ if details.arguments in ("", "{}"):
             return None  # of a program that does not tell them, every call would be the same
         case _:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, Field
 
+from codex_proxy.agents.shared.forms import MAX_FIELDS
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.shown_text import escape
 from codex_proxy.surfaces.models import Effort
@@ -402,6 +403,8 @@ class AnswerBody(RequestModel, extra="allow"):
     """Whether what the question's `rule` says is permitted from now on."""
     message: Annotated[str | None, Field(max_length=MAX_WORDS)] = None
     """What the model is told of a denial."""
+    content: Annotated[dict[str, Any] | None, Field(max_length=MAX_FIELDS)] = None
+    """The values of a form, by the names of its fields."""
 
 
 # --- parsing ------------------------------------------------------------------------------------
