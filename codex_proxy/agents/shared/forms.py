@@ -33,7 +33,7 @@ MAX_VALUE: Final = 16_384
 MAX_NUMBER: Final = 1 << 53
 MAX_URL: Final = 2000
 _ADDRESS: Final = re.compile(
-    r"https?://([a-z0-9.-]+|\[[0-9a-f:.]+\])(:\d{1,5})?([/?#][!-\[\]-~]*)?", re.ASCII | re.IGNORECASE
+    r"(?i:https?)://([a-zA-Z0-9.-]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?([/?#][!-\[\]-~]*)?"
 )
 """Host and port, without a user's name before them; what follows has no backslash, which browsers take for a slash."""
 _NAME: Final = re.compile(r"[\w.$ -]+")

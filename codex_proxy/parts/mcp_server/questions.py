@@ -48,7 +48,11 @@ Context = ServerRequestContext[Any, Any]
 
 
 def text_of(session: Session, ask: Ask) -> str:
-    """Returns the text of a form: what is asked, to the letter, and its digest. Empty if it is too long."""
+    """Returns the text of a form: what is asked, to the letter, and its digest. Empty if it is too long, or needs more
+    than a decision.
+    """
+    if ask.fields:
+        return ""
     arguments = escape_json(encode_json(ask.arguments).decode())
     text = (
         f"The agent of the session {escape(title_of(session))!r} asks for permission.\n"
