@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
+from rich.text import Text
+
+from codex_proxy.commands.chat import file_commands
 from codex_proxy.commands.chat.conversation import Conversation, Object
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.shown_text import one_line
@@ -24,6 +28,9 @@ class Chat(Protocol):
 
     def say(self, text: str) -> None:
         """Prints a text."""
+
+    def show_lines(self, lines: Iterable[Text], whole: str) -> None:
+        """Prints lines, and keeps the whole text of which they may be a part."""
 
     async def read_line(self, label: str, *, hidden: bool = False) -> str:
         """Asks the user for one line."""
@@ -91,21 +98,39 @@ async def _new(terminal: Chat, _: str) -> None:
     terminal.say("The next message begins a new session.")
 
 
-async def _fork(terminal: Chat, back: str) -> None:
+async def _fork(terminal: Chat, arguments: str) -> None:
     conversation = terminal.conversation
     _require_session(terminal)
-    if back and not (back.isdecimal() and int(back) > 0):
-        raise UserError("/fork takes the number of your last messages that are left out, or nothing.")
+    back, _, folder = arguments.partition(" ")
+    if not back.isdecimal():
+        back, folder = "", arguments
+    if back and int(back) == 0:
+        raise UserError(
+            "/fork takes the number of your last messages that are left out, or nothing; then a folder."
+        )
+    place = str(Path(folder.strip()).expanduser().absolute()) if folder else ""
     text = ""
 
     async def opening() -> int:
         nonlocal text
-        text, before = await conversation.fork(int(back or 0))
+        text, before = await conversation.fork(int(back or 0), place)
         return before
 
     await terminal.open(opening)
     terminal.draft = text
     terminal.say("This is a copy: the session that it was made of stays as it is.")
+    if place:
+        terminal.say(f"It works in {place}, with the files as they were then.")
+
+
+async def _diff(terminal: Chat, which: str) -> None:
+    _require_session(terminal)
+    await file_commands.show_diff(terminal, which)
+
+
+async def _revert(terminal: Chat, arguments: str) -> None:
+    _require_session(terminal)
+    await file_commands.revert(terminal, arguments)
 
 
 async def _model(terminal: Chat, name: str) -> None:
@@ -193,7 +218,15 @@ COMMANDS: Final[Mapping[str, _Command]] = {
     "sessions": _Command("list the sessions, and choose one", _sessions),
     "resume": _Command("go on with the session ID, or with the newest", _resume),
     "new": _Command("begin a new session with the next message", _new),
-    "fork": _Command("go on with a copy; /fork N leaves out your last N messages", _fork),
+    "fork": _Command(
+        "go on with a copy; /fork N leaves out your last N messages; /fork FOLDER, /fork N FOLDER with the files of then",
+        _fork,
+    ),
+    "diff": _Command("show what the last turn has done to the files; /diff 2 the turn before it", _diff),
+    "revert": _Command(
+        "make the files what they were before the last turn, or before /revert 2; --force overwrites later changes",
+        _revert,
+    ),
     "model": _Command("list the models; /model NAME changes to that one", _model),
     "rename": _Command("give the session a title", _rename),
     "archive": _Command("put the session away, and begin a new one", _archive),

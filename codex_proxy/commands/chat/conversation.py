@@ -88,6 +88,11 @@ class Conversation:
         """Whether a turn goes on, also one that waits for an answer."""
         return self.summary.get("status") in ("in_progress", "requires_action")
 
+    @property
+    def may_write(self) -> bool:
+        """Whether the agent may change files."""
+        return self.summary.get("sandbox") not in (None, "read-only")
+
     # --- what happens -----------------------------------------------------------------------------
 
     async def follow(self, connected: asyncio.Future[None]) -> None:
@@ -275,9 +280,9 @@ class Conversation:
             "POST", f"{self.path}/events", {"events": [{"type": "agent.session.input.cancel"}]}
         )
 
-    async def fork(self, back: int) -> tuple[str, int]:
-        """Goes on with a copy of the session without the last `back` messages of the user and what followed them.
-        Returns the text of the first message that is left out, and what `open` returns.
+    async def fork(self, back: int, folder: str = "") -> tuple[str, int]:
+        """Goes on with a copy of the session without the last `back` messages of the user and what followed them, in a
+        new folder with the files as they were then if one is named. Returns the text of the first message that is left out, and what `open` returns.
         """
         body, text = {}, ""
         if back:
@@ -286,8 +291,54 @@ class Conversation:
                 raise UserError(f"The session has {len(said)} messages of yours.")
             text = "".join(part.get("text", "") for part in said[-back]["content"])
             body = {"before_item": said[-back]["id"]}
+        body |= {"folder": folder} if folder else {}
         made = await self.server.ask("POST", f"{self.path}/fork", body)
         return text, await self.open(made["id"])
+
+    async def ended_turn(self, which: str) -> str:
+        """Returns the id of a turn that has ended: the newest one, the one that many before its end (`2` is the one
+        before the newest), or the one with this id.
+        """
+        if which and not which.isdecimal():
+            return which
+        back = int(which[:4] or 1)
+        turns = (await self.server.ask("GET", f"{self.path}/turns?limit=100&order=desc"))["data"]
+        ended = [turn["id"] for turn in turns if turn["status"] in ENDS]
+        if not 1 <= back <= len(ended):
+            raise UserError(
+                f"The session has {len(ended)} turns that have ended. /diff 1 is about the newest."
+            )
+        return str(ended[back - 1])
+
+    async def changes(self, turn: str) -> Object:
+        """Returns what a turn has done to the files."""
+        found: Object = await self._of_files("GET", turn, "changes")
+        return found
+
+    async def changes_if_kept(self, turn: str) -> Object | None:
+        """Returns what a turn has done to the files; None where that is not known, or the server cannot be asked."""
+        try:
+            found = await self.changes(turn)
+        except UserError:
+            return None
+        return found if found["state"] == "kept" else None
+
+    async def revert(self, turn: str, *, force: bool) -> Object:
+        """Makes the files that a turn has changed what they were before it; `force`: also those that were changed
+        since. Raises `RefusedError` with the field `force` for these.
+        """
+        done: Object = await self._of_files("POST", turn, "revert", {"force": force})
+        return done
+
+    async def _of_files(self, method: str, turn: str, what: str, body: Any = None) -> Any:
+        try:
+            return await self.server.ask(method, f"{self.path}/turns/{quote(turn, safe='')}/{what}", body)
+        except RefusedError as error:
+            if error.status != 404:
+                raise
+            raise UserError(
+                f"There is no turn {turn[:60]} in this session, or the server lacks the part `snapshots`."
+            ) from error
 
     async def change(self, **fields: Any) -> None:
         """Changes the session's `title`, or whether it is `archived`."""
@@ -341,6 +392,12 @@ class Conversation:
 
 def _in_folder(folder: str) -> Object:
     return {"type": "self_hosted", "workspace_directory": folder, "remote_url": ""}
+
+
+def turn_that_ended(event: Object) -> str:
+    """Returns the id of the session's turn whose end an event tells; empty for another event."""
+    kind, _, end = event["type"].rpartition(".")
+    return str(event["turn"]["id"]) if kind == "agent.session.turn" and end in ENDS else ""
 
 
 def _session_of(event: Object) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import IO, Any, Final
 
 from codex_proxy.commands.chat.conversation import Conversation, Listener, Object
+from codex_proxy.commands.chat.turn_files import MAX_NAMED, file_line, headline, notes
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.shown_text import one_line
 
@@ -98,9 +99,23 @@ class PlainChat(Listener):
         elif kind == "item.done":
             self.on_item(event["item"])
         elif kind in STATUSES:
-            self._end(STATUSES[kind])
-            if kind == "failed":
-                self._tell((event["turn"].get("error") or {}).get("message") or "The turn has failed.")
+            self._do(self._finish(kind, event["turn"]))
+
+    async def _finish(self, end: str, turn: Object) -> None:
+        """Says which files the turn has changed, and why it has failed."""
+        changes = None
+        if self._conversation.may_write:
+            changes = await self._conversation.changes_if_kept(turn["id"])
+        self._end_line()
+        if changes is not None and (words := headline(changes)):
+            self._tell(words)
+            for change in changes["data"][:MAX_NAMED]:
+                self._tell(f"  {file_line(change)}")
+            for note in notes(changes):
+                self._tell(note)
+        self._end(STATUSES[end])
+        if end == "failed":
+            self._tell((turn.get("error") or {}).get("message") or "The turn has failed.")
 
     def on_item(self, item: Object) -> None:
         if not self._taken:

@@ -5,18 +5,25 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, Final
 
 from prompt_toolkit.history import History
-from rich.console import Console
+from rich.console import Console, Group
 from rich.text import Text
 
 from codex_proxy.commands.chat.client import RefusedError
 from codex_proxy.commands.chat.commands import COMMANDS, run_command
-from codex_proxy.commands.chat.conversation import SHOWN_ITEMS, Conversation, Listener, Object
+from codex_proxy.commands.chat.conversation import (
+    SHOWN_ITEMS,
+    Conversation,
+    Listener,
+    Object,
+    turn_that_ended,
+)
 from codex_proxy.commands.chat.prompt import Prompt, Screen
 from codex_proxy.commands.chat.text import Safe, ask_lines
+from codex_proxy.commands.chat.turn_files import headline
 from codex_proxy.commands.chat.view import LiveLine, Transcript
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.shown_text import escape, escape_lines, one_line
@@ -156,6 +163,11 @@ class Terminal(Listener):
     def output(self) -> str:
         return self.transcript.output
 
+    def show_lines(self, lines: Iterable[Text], whole: str) -> None:
+        """Prints lines, and keeps the whole text of which they may be a part for `/output`."""
+        self.screen.show(Safe(Group(*lines)))
+        self.transcript.output = whole
+
     def leave_session(self) -> None:
         """Leaves the session as it is; the next message begins a new one."""
         self.conversation.leave()
@@ -181,6 +193,14 @@ class Terminal(Listener):
     def on_event(self, event: Object) -> None:
         self.transcript.on_event(event)
         self.prompt.redraw()
+        if (turn := turn_that_ended(event)) and self.conversation.may_write:
+            self._spawn(self._tell_files(self.conversation.id, turn))
+
+    async def _tell_files(self, session: str, turn: str) -> None:
+        """Says how many files a turn has changed, if any."""
+        found = await self.conversation.changes_if_kept(turn)
+        if found is not None and (words := headline(found)) and session == self.conversation.id:
+            self.say(f"{words}. /diff shows them.")
 
     def on_item(self, item: Object) -> None:
         self.transcript.on_item(item)

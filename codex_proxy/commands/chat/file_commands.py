@@ -1,0 +1,66 @@
+"""The commands about the files of turns: `/diff` and `/revert`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+from rich.text import Text
+
+from codex_proxy.commands.chat.client import RefusedError
+from codex_proxy.commands.chat.conversation import Conversation
+from codex_proxy.commands.chat.turn_files import diff_lines, headline, named, whole_diff, why_nothing
+from codex_proxy.commands.chat.view import MORE
+from codex_proxy.core.faults import UserError
+
+FORCE: Final = "--force"
+
+
+class FilesChat(Protocol):
+    """What these commands use of the terminal."""
+
+    conversation: Conversation
+
+    def say(self, text: str) -> None:
+        """Prints a text."""
+
+    def show_lines(self, lines: Iterable[Text], whole: str) -> None:
+        """Prints lines, and keeps the whole text of which they may be a part."""
+
+    async def read_line(self, label: str, *, hidden: bool = False) -> str:
+        """Asks the user for one line."""
+
+
+async def show_diff(chat: FilesChat, which: str) -> None:
+    """Shows what a turn has done to the files."""
+    changes = await chat.conversation.changes(await chat.conversation.ended_turn(which))
+    if nothing := why_nothing(changes):
+        chat.say(nothing)
+        return
+    chat.show_lines(diff_lines(changes, MORE), whole_diff(changes))
+
+
+async def revert(chat: FilesChat, arguments: str) -> None:
+    """Makes the files that a turn has changed what they were before it, if the user wants that."""
+    words = arguments.split()
+    which = next((word for word in words if word != FORCE), "")
+    conversation, force = chat.conversation, FORCE in words
+    turn = await conversation.ended_turn(which)
+    changes = await conversation.changes(turn)
+    if nothing := why_nothing(changes):
+        raise UserError(f"There is nothing to take back. {nothing}")
+    chat.say(f"{headline(changes)}: {named([change['path'] for change in changes['data']])}")
+    chat.say("They become what they were before that turn. What was said stays.")
+    if (await chat.read_line("Revert? y or nothing: ")).strip().lower() not in ("y", "yes"):
+        chat.say("Nothing was changed.")
+        return
+    try:
+        done = await conversation.revert(turn, force=force)
+    except RefusedError as error:
+        if error.param != "force":
+            raise
+        again = " ".join(["/revert", *([which] if which else []), FORCE])
+        raise UserError(f"{error} Here: {again}") from error
+    kept = f" What was overwritten is kept as {done['kept']}." if done["kept"] else ""
+    count = len(done["paths"])
+    chat.say(f"{'One file is' if count == 1 else f'{count} files are'} as before that turn.{kept}")
