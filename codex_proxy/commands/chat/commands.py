@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 from rich.text import Text
@@ -108,7 +107,7 @@ async def _fork(terminal: Chat, arguments: str) -> None:
         raise UserError(
             "/fork takes the number of your last messages that are left out, or nothing; then a folder."
         )
-    place = str(Path(folder.strip()).expanduser().absolute()) if folder else ""
+    place = file_commands.absolute(folder.strip())
     text = ""
 
     async def opening() -> int:
@@ -219,7 +218,7 @@ COMMANDS: Final[Mapping[str, _Command]] = {
     "resume": _Command("go on with the session ID, or with the newest", _resume),
     "new": _Command("begin a new session with the next message", _new),
     "fork": _Command(
-        "go on with a copy; /fork N leaves out your last N messages; /fork FOLDER, /fork N FOLDER with the files of then",
+        "go on with a copy; /fork N leaves out your last N messages; /fork N FOLDER also has the files of then",
         _fork,
     ),
     "diff": _Command("show what the last turn has done to the files; /diff 2 the turn before it", _diff),

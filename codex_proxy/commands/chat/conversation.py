@@ -282,7 +282,8 @@ class Conversation:
 
     async def fork(self, back: int, folder: str = "") -> tuple[str, int]:
         """Goes on with a copy of the session without the last `back` messages of the user and what followed them, in a
-        new folder with the files as they were then if one is named. Returns the text of the first message that is left out, and what `open` returns.
+        new folder with the files as they were then if one is named. Returns the text of the first message that is left
+        out, and what `open` returns.
         """
         body, text = {}, ""
         if back:

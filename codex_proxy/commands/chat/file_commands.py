@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Final, Protocol
 
 from rich.text import Text
@@ -64,3 +65,8 @@ async def revert(chat: FilesChat, arguments: str) -> None:
     kept = f" What was overwritten is kept as {done['kept']}." if done["kept"] else ""
     count = len(done["paths"])
     chat.say(f"{'One file is' if count == 1 else f'{count} files are'} as before that turn.{kept}")
+
+
+def absolute(folder: str) -> str:
+    """Returns the path of a folder as the user names it; empty for none."""
+    return str(Path(folder).expanduser().absolute()) if folder else ""

@@ -74,7 +74,7 @@ async function makePane(signal) {
     comment: input.comment,
     edit: input.edit,
     fork: (item) => fork(current.id, current.talk.next(item)).then(goTo, input.fail),
-    folderOf: () => summaryOf()?.folder,
+    newFolder: () => newFolder(summaryOf()?.folder ?? "", choices.roots),
     forkWithFiles: (turn, folder) => fork(current.id, current.talk.behind(turn), undefined, folder).then(goTo),
     trouble: input.fail,
   };
@@ -154,6 +154,12 @@ async function makePane(signal) {
     about.tick();
   }, TICK_MS);
   return { element, open, leave: () => current.talk?.keepPosition() };
+}
+
+/** A folder for a copy: beside that of the session if the key may work there, else in it. */
+function newFolder(folder, roots) {
+  const above = `${folder.slice(0, folder.lastIndexOf("/"))}/`;
+  return roots.some((root) => above.startsWith(root === "/" ? root : `${root}/`)) ? `${folder}-fork` : `${folder}/fork`;
 }
 
 const welcome = () => h("div", { class: "welcome" }, h("h2", {}, "What shall the agent do?"),

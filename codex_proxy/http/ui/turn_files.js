@@ -14,7 +14,8 @@ const changesAt = (path, turn) => `/v1/agents/sessions/${path}/turns/${encodeURI
 export const changesOfTurn = (path, turn, options) => json(`${changesAt(path, turn)}/changes`, { ...options, headers: BETA });
 
 /**
- * Shows the changed files of a session's turns in elements, when these come into sight. `actions`: `comment(path, line, text)`.
+ * Shows the changed files of a session's turns in elements, when these come into sight. `actions`: `comment(path, line, text)`,
+ * and `forkWithFiles(turn, folder)`, which makes a copy of the session as it was after a turn; `newFolder()` suggests where.
  */
 export function turnFiles(path, actions, signal) {
   const turns = new WeakMap(); // by element: the turn's id
@@ -64,8 +65,19 @@ export function turnFiles(path, actions, signal) {
       (error) => error.param === "force" && !force
         ? asks([trouble(error), h("p", {}, "Revert anyway overwrites them; the server keeps what is there now.")], "Revert anyway", true, revert) : say(trouble(error)));
     const askToRevert = () => asks(h("p", {}, `Make ${files} what ${data.length === 1 ? "it was" : "they were"} before this turn? What was said stays.`), "Revert", false, revert);
+    const fork = (folder) => actions.forkWithFiles(turn, folder).catch((error) => say(trouble(error)));
+    const askForFolder = () => {
+      const folder = h("input", { "aria-label": "New folder", value: actions.newFolder(), spellcheck: "false" });
+      const onsubmit = (event) => {
+        event.preventDefault();
+        fork(folder.value.trim());
+      };
+      say(h("form", { onsubmit }, h("p", {}, "A copy of the session, with the files as they were after this turn, in the new or empty folder"), folder,
+        h("div", { class: "row" }, h("button", { class: "main" }, "Fork"), h("button", { type: "button", onclick: () => say() }, "Cancel"))));
+      folder.select();
+    };
     return h("div", { onkeydown: ({ key }) => key === "Escape" && say() }, h("div", { class: "row" },
-      h("button", { type: "button", onclick: askToRevert }, "Revert")), below);
+      h("button", { type: "button", onclick: askToRevert }, "Revert"), h("button", { type: "button", onclick: askForFolder }, "Fork with files")), below);
   }
 
   return {

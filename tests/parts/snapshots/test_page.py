@@ -121,3 +121,29 @@ async def test_a_turn_without_a_snapshot_says_why_and_one_that_changed_nothing_s
                 page.get_by_text("The files of this turn are not kept: there are more than 2 files")
             ).to_have_count(1)
             await expect(page.locator(".turn-files").first).to_be_empty()
+
+
+async def test_a_copy_of_the_session_after_a_turn_gets_the_files_of_then(
+    browser: Browser, tmp_path: Path
+) -> None:
+    async with snapshot_proxy(tmp_path, ui=True) as (client, folder):
+        worker = Worker(client, folder)
+        await worker.turn(lambda: (folder / "a").write_text("first\n"))
+        await worker.turn(lambda: (folder / "b").write_text("second\n"))
+        async with open_page(browser, client.proxy, f"sessions/{worker.session}") as page:
+            files = page.locator(".turn-files").first
+            await files.get_by_text("1 file changed").click()
+            await files.get_by_role("button", name="Fork with files").click()
+            new = files.get_by_role("textbox", name="New folder")
+            await new.fill("/no/such/place")
+            await page.keyboard.press("Enter")
+            await expect(files.get_by_role("alert")).to_be_visible()
+            await files.get_by_role("button", name="Fork with files").click()
+            await expect(new).to_be_focused()
+            await expect(new).to_have_value(f"{folder}/fork")
+            await new.fill(f"{folder}/copy")
+            await page.keyboard.press("Enter")
+            await expect(page.get_by_text("a copy of another session")).to_be_visible()
+            await expect(page.get_by_text(f"{folder}/copy · workspace-write")).to_be_visible()
+            await expect(page.locator(".turn-files details > summary")).to_have_count(1)
+            assert [path.name for path in (folder / "copy").iterdir()] == ["a"]
