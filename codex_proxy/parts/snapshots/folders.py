@@ -25,6 +25,8 @@ LATEST: Final = "refs/latest"
 """Keeps the objects of the files that are known."""
 _FORMAT: Final = 1
 """The format of the file of what is known."""
+LOCK_SECONDS: Final = 30.0
+"""Seconds that changes of refs wait for a snapshot of the same folder."""
 POLL_SECONDS: Final = 0.02
 
 
@@ -85,15 +87,14 @@ class FolderSnapshots:
         return Kept(tree, taken.rules, taken.not_kept)
 
     def set_refs(self, refs: Mapping[str, str | None]) -> None:
-        with self._locked(time.monotonic() + 10):
+        with self._locked(time.monotonic() + LOCK_SECONDS):
             self.git.set_refs(refs)
 
-    def keep_only(self, wanted: Mapping[str, bool]) -> None:
-        """Removes the refs that are false, and the objects that only they kept."""
-        gone = {name: None for name, is_wanted in wanted.items() if not is_wanted}
-        if gone:
-            with self._locked(time.monotonic() + 10):
-                self.git.set_refs(gone)
+    def remove(self, refs: Sequence[str]) -> None:
+        """Removes refs, and the objects that only they kept."""
+        if refs:
+            with self._locked(time.monotonic() + LOCK_SECONDS):
+                self.git.set_refs(dict.fromkeys(refs))
                 self.git.repack()
 
     @contextlib.contextmanager

@@ -42,7 +42,7 @@ class FilesOfForks:
         snapshots, tree = await self._kept_at(owner, points)
         path = await in_thread(partial(_make_empty, client, session, folder))
         try:
-            await in_thread(partial(_write_tree, snapshots, tree, path))
+            await in_thread(partial(write_tree, snapshots, tree, path))
         except (GitError, OSError) as error:
             with contextlib.suppress(OSError):
                 os.rmdir(path)
@@ -105,7 +105,8 @@ def _make_empty(client: Client, session: Session, folder: str) -> str:
     return path
 
 
-def _write_tree(snapshots: FolderSnapshots, tree: str, folder: str) -> None:
+def write_tree(snapshots: FolderSnapshots, tree: str, folder: str) -> None:
+    """Writes the files of a tree into an empty folder. Raises `GitError`, and `OSError`."""
     with snapshots.git.reader() as reader:
 
         def content_of(state: FileState) -> list[bytes]:

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
@@ -21,6 +22,8 @@ LEAST_VERSION: Final = (2, 25)
 """The oldest git that is used."""
 GIT_SECONDS: Final = 120.0
 """Seconds after which a git that works on a folder's objects is killed."""
+LEFT_SECONDS: Final = 3600.0
+"""Seconds after which a folder for one comparison is left by a process that was killed."""
 MANY_PACKS: Final = 40
 """Packs from which on they become one."""
 _VERSION: Final = re.compile(r"git version (\d+)\.(\d+)")
@@ -89,6 +92,9 @@ class GitDirectory:
         for pattern in ("objects/pack/tmp_*", "objects/tmp_*", "refs/**/*.lock", "*.lock"):
             for left in self.path.glob(pattern):
                 left.unlink(missing_ok=True)
+        for folder in self.path.glob("tmp_diff*"):
+            if folder.stat().st_mtime < time.time() - LEFT_SECONDS:  # else it may be in use
+                shutil.rmtree(folder, ignore_errors=True)
 
     def add_pack(self, pack: IO[bytes]) -> None:
         """Adds the objects of a pack, which is read from its beginning."""

@@ -26,7 +26,7 @@ from codex_proxy.parts.snapshots.difference import differences, newly_ignored
 from codex_proxy.parts.snapshots.folders import FolderName, FolderSnapshots, Kept, names_in
 from codex_proxy.parts.snapshots.git import GitError
 from codex_proxy.parts.snapshots.ignored import rules_above
-from codex_proxy.parts.snapshots.records import TurnFiles, files_of, record_id
+from codex_proxy.parts.snapshots.records import TurnFiles, files_of
 from codex_proxy.parts.snapshots.walk import Limits, RulesUsed, SnapshotError
 from codex_proxy.runs.observers import TURN_ORIGIN
 from codex_proxy.store.store import Store
@@ -38,6 +38,8 @@ R = TypeVar("R")
 
 SNAPSHOT_SECONDS: Final = 120.0
 """Seconds after which a snapshot is given up, also if no turn waits for it any more."""
+REF_OF_TURNS: Final = "refs/turns/"
+"""How the names of the refs begin that keep the trees of turns."""
 MAX_IN_MEMORY: Final = 4
 """Maximum folders of whose files is kept in memory what is known."""
 MAX_RULES: Final = 1000
@@ -77,6 +79,8 @@ class Keeper:
         self._folders: dict[str, FolderSnapshots] = {}
         self._recent: LruCache[str, FolderSnapshots] = LruCache(MAX_IN_MEMORY)
         self._rules: LruCache[str, RulesUsed] = LruCache(MAX_RULES)
+        self._unstored: set[str] = set()
+        """The refs of turns that were not stored when that was last looked at."""
         self._working: set[KeptTurn] = set()
         self._ending: dict[asyncio.Task[None], KeptTurn] = {}
 
@@ -181,7 +185,7 @@ class Keeper:
             log.warning("snapshot_failed", when="after", reason=str(error))
             files = replace(files, state="failed", reason=str(error))
         else:
-            left_out = tuple(dict.fromkeys((*files.left_out, *kept.not_kept)))
+            left_out = tuple(sorted({*files.left_out, *kept.not_kept}))
             files = replace(files, state="kept", after=kept.tree, left_out=left_out, newly_ignored=ignored)
         await self.write(turn.owner, files)
 
@@ -220,23 +224,26 @@ class Keeper:
         return any(each.files.turn == turn for each in (*self._working, *self._ending.values()))
 
     async def prune(self) -> None:
-        """Removes what belongs to turns that are no longer stored."""
+        """Removes what belongs to turns that are no longer stored, and were not the last time: what a turn that begins
+        just now has kept is stored a moment later.
+        """
+        unstored: set[str] = set()
         for place, name in await asyncio.to_thread(names_in, self.root):
             snapshots = self.snapshots_of(place)
             try:
                 refs = await in_thread(snapshots.git.refs)
-                wanted = {
-                    ref: await self._is_stored(name.owner, ref)
-                    for ref in refs
-                    if ref.startswith("refs/turns/")
-                }
-                await in_thread(partial(snapshots.keep_only, wanted))
+                lost = [ref for ref in refs if not await self._is_wanted(name.owner, ref)]
+                unstored.update(lost)
+                await in_thread(partial(snapshots.remove, [ref for ref in lost if ref in self._unstored]))
             except (GitError, OSError, SnapshotError) as error:
                 log.warning("snapshots_not_pruned", reason=str(error))
+        self._unstored = unstored
 
-    async def _is_stored(self, owner: str, ref: str) -> bool:
-        turn = ref.split("/")[2]
-        return await self._store.record(owner, "turn_files", record_id(turn)) is not None
+    async def _is_wanted(self, owner: str, ref: str) -> bool:
+        if not ref.startswith(REF_OF_TURNS):
+            return True
+        turn = ref.removeprefix(REF_OF_TURNS).partition("/")[0]
+        return await files_of(self._store, owner, turn) is not None
 
     async def close(self) -> None:
         """Waits for the snapshots after turns that have ended."""
@@ -245,7 +252,7 @@ class Keeper:
 
 
 def ref_of(turn: str, which: str) -> str:
-    return f"refs/turns/{turn}/{which}"
+    return f"{REF_OF_TURNS}{turn}/{which}"
 
 
 def overlap(one: str, other: str) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -24,7 +26,7 @@ from codex_proxy.settings.fields import Settings
 
 log = structlog.get_logger(__name__)
 
-PRUNE_SECONDS: Final = 3600.0
+PRUNE_SECONDS: Final = 900.0
 """Seconds between two looks for what belongs to no turn any more."""
 
 
@@ -39,12 +41,19 @@ class SnapshotsPart(ServerPart):
     def add_to(self, app: web.Application) -> None:
         if self._store is None:
             return
-        root = self._settings.state_dir.expanduser().absolute() / "snapshots"
+        root = _root_of(self._settings)
         own = own_settings(self._settings, SnapshotSettings)
         app[KEEPER] = keeper = Keeper(self._program, root, self._store, own, app[CLOCK])
         app[FILES_OF_TURNS] = FilesOfForks(keeper)
         app[RUNS].preparers.append(keeper)
         app.cleanup_ctx.append(partial(_run, keeper))
+
+
+def _root_of(settings: Settings) -> Path:
+    """Returns the folder of all snapshots: one for each store, which alone knows whose they are."""
+    store = str(settings.store_file) if settings.in_file else settings.store
+    name = hashlib.sha256(store.encode()).hexdigest()[:16]
+    return settings.state_dir.expanduser().absolute() / "snapshots" / name
 
 
 async def _run(keeper: Keeper, _: web.Application) -> AsyncIterator[None]:

@@ -34,6 +34,7 @@ _OPEN_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | 
 
 Mark: TypeAlias = tuple[int, int, int, int, int]
 """Mode, inode, size, and the times of the last change of content and of anything, in nanoseconds."""
+NO_MARK: Final = (0, 0, 0, 0, 0)
 KnownFile: TypeAlias = tuple[Mark, bool, bytes]
 """The mark of a file or link, whether it is kept, and its digest."""
 
@@ -119,23 +120,27 @@ class Walk:
         rules = rules.with_file(self._own_rules(here, path))
         now = KnownFolder()
         now.rules = rules.digest
-        changed = not known.digest
-        for entry in self._entries(here):
+        changed, size = not known.digest, 0
+        files, last_files = now.files, known.files if known.rules == rules.digest else {}
+        for entry in _entries(here):
+            name = entry.name
             try:
                 status = entry.stat(follow_symlinks=False)
-            except OSError:
+            except FileNotFoundError:
                 continue  # it is gone by now
-            name, is_folder = entry.name, stat.S_ISDIR(status.st_mode)
-            if _is_left_out(name, is_folder, known, rules):
-                now.left_out[name] = is_folder
+            except OSError:
+                changed |= self._leave((*path, name), NO_MARK, known, now)
                 continue
-            self._count_in(0 if is_folder else status.st_size)
-            if is_folder:
-                changed |= self._add_folder(here, (*path, name), known, now, rules)
-            else:
-                changed |= self._add_file(here, (*path, name), status, known, now)
-        if changed or len(known.files) != len(now.files) or len(known.folders) != len(now.folders):
-            entries = [(os.fsencode(name), _entry(each)) for name, each in now.files.items()]
+            last = last_files.get(name)
+            # Most files are as they were: this is what a snapshot's time is spent for.
+            if last is not None and last[1] and last[0] == _mark_of(status):
+                files[name] = last
+                size += status.st_size
+            elif name.lower() != REPOSITORY:
+                changed |= self._add(here, (*path, name), status, known, now, rules)
+        self._count_in(len(files), size)
+        if changed or len(known.files) != len(files) or len(known.folders) != len(now.folders):
+            entries = [(os.fsencode(name), _entry(each)) for name, each in files.items()]
             entries += [
                 (os.fsencode(name), TreeEntry(FOLDER, each.digest)) for name, each in now.folders.items()
             ]
@@ -144,12 +149,24 @@ class Walk:
             now.digest = known.digest
         return now
 
-    def _entries(self, here: int) -> list[os.DirEntry[str]]:
-        try:
-            with os.scandir(here) as found:
-                return [entry for entry in found if entry.name.lower() != REPOSITORY]
-        except OSError as error:
-            raise SnapshotError(f"a folder cannot be read: {error.strerror}") from None
+    def _add(
+        self,
+        here: int,
+        path: tuple[str, ...],
+        status: os.stat_result,
+        known: KnownFolder,
+        now: KnownFolder,
+        rules: Rules,
+    ) -> bool:
+        """Adds what is there at a path, unless the rules leave it out. Returns whether it has changed."""
+        name, is_folder = path[-1], stat.S_ISDIR(status.st_mode)
+        if _is_left_out(name, is_folder, known, rules):
+            now.left_out[name] = is_folder
+            return False
+        if is_folder:
+            self._count_in(1, 0)
+            return self._add_folder(here, path, known, now, rules)
+        return self._add_file(here, path, status, known, now)
 
     def _own_rules(self, here: int, path: tuple[str, ...]) -> IgnoreFile:
         key = _bytes_of(path)
@@ -160,10 +177,9 @@ class Walk:
             self._rules.files[key] = own
         return own
 
-    def _count_in(self, size: int) -> None:
-        self._count += 1
-        if size <= self._limits.file_bytes:
-            self._bytes += size
+    def _count_in(self, count: int, size: int) -> None:
+        self._count += count
+        self._bytes += size
         if self._count > self._limits.files:
             raise SnapshotError(f"there are more than {self._limits.files} files (PROXY_SNAPSHOT_MAX_FILES)")
         if self._bytes > self._limits.bytes:
@@ -180,7 +196,7 @@ class Walk:
         try:
             below = os.open(name, _OPEN_FOLDER, dir_fd=here)
         except OSError:  # it cannot be read, or is gone or a link by now
-            return self._leave(path, (stat.S_IFDIR, 0, 0, 0, 0), known, now)
+            return self._leave(path, NO_MARK, known, now)
         try:
             found = self._folder(below, path, before or KnownFolder(), rules.below(name))
         finally:
@@ -209,6 +225,7 @@ class Walk:
                 return self._leave(path, mark, known, now)
         except OSError:
             return self._leave(path, mark, known, now)
+        self._count_in(0, len(content))
         digest = self._objects.add("blob", content)
         if mark[3] >= self._fresh or mark[4] >= self._fresh:
             mark = (mark[0], -1, *mark[2:])  # is read again the next time
@@ -248,6 +265,14 @@ class Walk:
     def _check_time(self) -> None:
         if time.monotonic() > self._until:
             raise SnapshotError("it took too long")
+
+
+def _entries(folder: int) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as found:
+            return [*found]
+    except OSError as error:
+        raise SnapshotError(f"a folder cannot be read: {error.strerror}") from None
 
 
 def _is_left_out(name: str, is_folder: bool, known: KnownFolder, rules: Rules) -> bool:

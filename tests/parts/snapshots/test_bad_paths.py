@@ -1,0 +1,225 @@
+"""What may go wrong while a snapshot is made: the turn goes on, and the changes say what is missing."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from codex_proxy.parts.snapshots.folders import FolderName, FolderSnapshots, names_in
+from codex_proxy.parts.snapshots.git import GitDirectory
+from codex_proxy.parts.snapshots.handlers import KEEPER
+from codex_proxy.parts.snapshots.objects import NewObjects
+from codex_proxy.parts.snapshots.walk import Limits, SnapshotError, Walk
+from tests.access.keyed import key_of, write_keys
+from tests.parts.sessions.driving import AgentsClient
+from tests.parts.snapshots.working import Worker, snapshot_proxy
+from tests.waiting import PATIENCE, eventually
+
+LIMITS = Limits(files=1000, bytes=1 << 20, file_bytes=1 << 16)
+GIT = "/usr/bin/git"
+
+
+def snapshots_in(tmp_path: Path, folder: Path) -> Callable[..., str]:
+    """Returns a function that makes a snapshot of a folder, and returns its tree."""
+    name = FolderName("owner", str(folder))
+    snapshots = FolderSnapshots(GIT, tmp_path / "snapshots", name.place)
+
+    def take(ref: str = "refs/turns/t/before", limits: Limits = LIMITS) -> str:
+        return snapshots.take(name, limits, time.monotonic() + PATIENCE, [ref]).tree
+
+    return take
+
+
+async def test_a_full_disk_leaves_the_turn_without_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        worker = Worker(client, folder)
+        with monkeypatch.context() as patched:
+            patched.setattr(NewObjects, "add", full)
+            failed = await worker.changes(await worker.turn(lambda: None))
+        assert (failed["state"], failed["data"]) == ("failed", [])
+        assert "No space left on device" in failed["reason"]
+        kept = await worker.changes(await worker.turn(lambda: (folder / "a").write_text("1")))
+        assert [each["path"] for each in kept["data"]] == ["a"]
+
+
+async def test_a_snapshot_that_takes_too_long_holds_a_turn_up_for_a_bounded_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    going, take = threading.Event(), Walk.take
+
+    def slow(*given: Any) -> Any:
+        going.wait(PATIENCE)
+        return take(*given)
+
+    monkeypatch.setattr(Walk, "take", slow)
+    async with snapshot_proxy(tmp_path, snapshot_wait=0.05) as (client, folder):
+        worker = Worker(client, folder)
+        changes = await worker.changes(await worker.turn(lambda: None))
+        assert (changes["state"], changes["before"]) == ("failed", None)
+        assert "PROXY_SNAPSHOT_WAIT" in changes["reason"]
+        going.set()
+
+
+async def test_limits_are_told_by_their_setting(tmp_path: Path) -> None:
+    for setting, value in (("snapshot_max_files", 2), ("snapshot_max_bytes", 10)):
+        async with snapshot_proxy(tmp_path, **{setting: value}) as (client, folder):
+            for name in "abc":
+                (folder / name).write_text("12345")
+            worker = Worker(client, folder)
+            changes = await worker.changes(await worker.turn(lambda: None))
+            assert changes["state"] == "failed"
+            assert f"PROXY_{setting.upper()}" in changes["reason"]
+
+
+async def test_a_file_of_10_gigabytes_is_named_and_not_read(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        (folder / "small").write_text("1")
+        (folder / "grown").write_text("1")
+        worker = Worker(client, folder)
+
+        def work() -> None:
+            (folder / "small").write_text("2")
+            for name in ("new", "grown"):
+                with open(folder / name, "wb") as file:
+                    file.truncate(10 << 30)
+
+        turn = await worker.turn(work)
+        changes = await worker.changes(turn)
+        assert [each["path"] for each in changes["data"]] == ["small"]
+        assert changes["left_out"] == ["grown", "new"]
+        assert (await worker.revert(turn)).body["paths"] == ["small"]
+        assert (folder / "grown").stat().st_size == 10 << 30
+
+
+async def test_two_sessions_in_one_folder_are_told_of_each_other(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        (folder / "below").mkdir()
+        one = Worker(client, folder)
+        alone = await one.turn(lambda: None)
+        keeper = client.proxy.app[KEEPER]
+        async with client.creation(
+            "[[fake:text misbehave=hang]]", environment=hosted(folder / "below")
+        ) as reader:
+            await reader.until("agent.session.turn.created")
+            await eventually(lambda: keeper.is_working_in(str(folder / "below")))
+            together = await one.turn(lambda: None)
+            reverted = await one.revert(together)
+            assert (reverted.status, "at work" in reverted.text) == (409, True)
+        assert (await one.changes(together))["others_wrote"] is True
+        assert (await one.changes(alone))["others_wrote"] is False
+
+
+def hosted(folder: Path) -> dict[str, str]:
+    return {"type": "self_hosted", "workspace_directory": str(folder), "remote_url": ""}
+
+
+async def test_what_is_kept_goes_with_its_session(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        worker, stays = Worker(client, folder), Worker(client, folder)
+        await worker.turn(lambda: (folder / "large").write_bytes(random.Random(1).randbytes(20000)))
+        (folder / "large").unlink()
+        turn = await stays.turn(lambda: (folder / "a").write_text("1"))
+        keeper = client.proxy.app[KEEPER]
+        [place] = [path.parent for path in keeper.root.glob("*/name.json")]
+        git = GitDirectory(GIT, place / "git")
+        assert git.size > 20000
+        await client.delete(f"/sessions/{worker.session}")
+        await keeper.prune()
+        await keeper.prune()
+        assert {ref.split("/")[2] for ref in git.refs() if ref.startswith("refs/turns/")} == {turn}
+        assert git.size < 20000
+        assert [each["path"] for each in (await stays.changes(turn))["data"]] == ["a"]
+
+
+async def test_another_key_sees_and_changes_nothing(tmp_path: Path) -> None:
+    write_keys(tmp_path, one={}, two={})
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        one, two = (AgentsClient(client.proxy, key_of(name)) for name in ("one", "two"))
+        worker = Worker(one, folder)
+        turn = await worker.turn(lambda: (folder / "a").write_text("1"))
+        path = f"/sessions/{worker.session}/turns/{turn}"
+        assert (await two.ask("GET", f"{path}/changes")).status == 404
+        assert (await two.ask("POST", f"{path}/revert", {"force": True})).status == 404
+        body = {"folder": str(folder / "f")}
+        assert (await two.ask("POST", f"/sessions/{worker.session}/fork", body)).status == 404
+        assert not (folder / "f").exists()
+        assert (folder / "a").read_text() == "1"
+
+
+def test_what_a_killed_server_has_left_is_removed_by_the_next_snapshot(tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "a").write_text("1")
+    take = snapshots_in(tmp_path, folder)
+    take()
+    [git] = (tmp_path / "snapshots").glob("*/git")
+    left = [git / "objects" / "pack" / "tmp_pack_x", git / "refs" / "latest.lock", git / "tmp_diffx"]
+    left[0].write_bytes(b"half")
+    left[1].touch()
+    left[2].mkdir()
+    (left[2] / "ab").mkdir()
+    os.utime(left[2], (0, 0))
+    (folder / "a").write_text("2")
+    take()
+    assert not [path for path in left if path.exists()]
+
+
+def test_damaged_notes_of_what_is_known_cost_only_time(tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "a").write_text("1")
+    tree = snapshots_in(tmp_path, folder)()
+    [known] = (tmp_path / "snapshots").glob("*/known")
+    for content in (b"", b"\x00", b"\x92\x01\xc0", os.urandom(100)):
+        known.write_bytes(content)
+        assert snapshots_in(tmp_path, folder)() == tree
+
+
+def test_a_folder_that_is_gone_or_a_link_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SnapshotError, match="cannot be read"):
+        snapshots_in(tmp_path, tmp_path / "none")()
+    (tmp_path / "link").symlink_to(tmp_path)
+    with pytest.raises(SnapshotError, match="cannot be read"):
+        snapshots_in(tmp_path, tmp_path / "link")()
+
+
+def test_a_file_that_changes_without_other_times_is_read_again_while_it_is_fresh(tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    take = snapshots_in(tmp_path, folder)
+    file = folder / "a"
+    file.write_text("1")
+    status = file.stat()
+    before = take()
+    file.write_text("2")
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert take() != before
+
+
+async def test_a_turn_whose_server_was_killed_is_told_as_failed(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        worker = Worker(client, folder)
+        turn = await worker.turn(lambda: None)
+        keeper = client.proxy.app[KEEPER]
+        [(_, name)] = names_in(keeper.root)
+        files = await keeper.files(name.owner, turn)
+        assert files is not None
+        await keeper.write(name.owner, replace(files, state="running", after=""))
+        changes = await worker.changes(turn)
+        assert (changes["state"], changes["after"]) == ("failed", None)
+        assert "before the turn did" in changes["reason"]
+        assert (await worker.revert(turn)).status == 409
