@@ -22,7 +22,7 @@ def _endpoint(route: str, handler: Handler, answer: AnswerType, **more: Any) -> 
         kind="stored",
         errors="agents",
         beta=BETA,
-        ids=_IDS,
+        ids={name: text for name, text in _IDS.items() if f"{{{name}}}" in route},
         description="Details: docs/snapshots.md.",
         **more,
     )
@@ -30,6 +30,7 @@ def _endpoint(route: str, handler: Handler, answer: AnswerType, **more: Any) -> 
 
 ENDPOINTS: Final = (
     _endpoint(f"GET {_TURN}/changes", handlers.retrieve_turn_changes, TurnChanges),
+    _endpoint("GET /agents/sessions/{id}/patch", handlers.retrieve_session_patch, handlers.PATCH_TYPE),
     _endpoint(
         f"POST {_TURN}/revert", handlers.revert_turn, TurnReverted, body=RevertBody, body_required=False
     ),

@@ -91,10 +91,14 @@ class FolderSnapshots:
             self.git.set_refs(refs)
 
     def remove(self, refs: Sequence[str]) -> None:
-        """Removes refs, and the objects that only they kept."""
+        """Removes refs, and the objects that only they kept: if no turn's ref is left, all of the folder."""
         if refs:
             with self._locked(time.monotonic() + LOCK_SECONDS):
                 self.git.set_refs(dict.fromkeys(refs))
+                if not self.git.refs().keys() - {LATEST}:
+                    self.git.set_refs({LATEST: None})
+                    (self.path / "known").unlink(missing_ok=True)
+                    self.forget()
                 self.git.repack()
 
     @contextlib.contextmanager

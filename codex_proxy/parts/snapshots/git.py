@@ -154,28 +154,41 @@ class GitDirectory:
                 "GIT_OBJECT_DIRECTORY": folder,
                 "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(self.path / "objects"),
             }
-            trees = [self._tree_of_texts([pair[side] for pair in pairs], more) for side in (0, 1)]
-            options = ("-p", "--no-renames", "--no-color", "--no-ext-diff", "--no-textconv", "--full-index")
-            process = subprocess.Popen(
-                self._command("diff-tree", *options, *trees),
-                cwd=self.path,
-                env=_environment() | more,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-            )
-            assert process.stdout is not None
-            slow = threading.Timer(GIT_SECONDS, process.kill)
-            slow.start()
-            try:
-                told = process.stdout.read(limit)
-                if len(told) < limit and process.wait():
-                    raise GitError("git diff-tree failed")
-            finally:
-                slow.cancel()
-                process.kill()
-                process.communicate()
-        return _SECTIONS.split(told)[1:]
+            before, after = (self._tree_of_texts([pair[side] for pair in pairs], more) for side in (0, 1))
+            return _SECTIONS.split(self._compare(before, after, limit, more))[1:]
+
+    def patch(self, before: str, after: str, limit: int) -> bytes:
+        """Returns what makes the files of a tree those of another one, for `git apply`. Raises `OverflowError` if that
+        has more bytes.
+        """
+        found = self._compare(before, after, limit + 1, {}, "-r", "--binary", "--ignore-submodules=all")
+        if len(found) > limit:
+            raise OverflowError(limit)
+        return found
+
+    def _compare(self, before: str, after: str, limit: int, more: Mapping[str, str], *options: str) -> bytes:
+        """Returns the first bytes of a patch."""
+        usual = ("-p", "--no-renames", "--no-color", "--no-ext-diff", "--no-textconv", "--full-index")
+        process = subprocess.Popen(
+            self._command("diff-tree", *usual, *options, before, after),
+            cwd=self.path,
+            env=_environment() | dict(more),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        assert process.stdout is not None
+        slow = threading.Timer(GIT_SECONDS, process.kill)
+        slow.start()
+        try:
+            told = process.stdout.read(limit)
+            if len(told) < limit and process.wait():
+                raise GitError("git diff-tree failed")
+        finally:
+            slow.cancel()
+            process.kill()
+            process.communicate()
+        return told
 
     def _tree_of_texts(self, texts: Sequence[bytes], more: Mapping[str, str]) -> str:
         lines = [f"100644 blob {text.decode()}\t{index}\n" for index, text in enumerate(texts)]

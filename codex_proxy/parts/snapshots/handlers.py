@@ -40,6 +40,9 @@ MAX_NAMED: Final = 20
 """Maximum paths that an error names."""
 MAX_REVERTED: Final = 1000
 """Maximum paths of an answer."""
+MAX_PATCH: Final = 32 << 20
+"""Maximum bytes of a patch."""
+PATCH_TYPE: Final = "text/x-patch"
 CUT_OFF: Final = "the server ended before the turn did"
 
 
@@ -76,6 +79,34 @@ async def _files(request: web.Request, turn: SessionTurn) -> TurnFiles | None:
         if again.completed_at is not None:
             return replace(files, state="failed", reason=CUT_OFF)
     return files
+
+
+async def retrieve_session_patch(request: web.Request) -> web.Response:
+    """Returns what the turns of a session have done to the files of its folder, as a patch for `git apply`."""
+    sessions, owner = sessions_at(request)
+    session, keeper = await sessions.session(owner, id_in(request)), request.app.get(KEEPER)
+    request[NOTES] |= {"session": session.id}
+    kept: list[TurnFiles] = []
+    for turn in await sessions.store.all_turns(owner, session.id):
+        files = None if keeper is None else await keeper.files(owner, turn.id)
+        if files is not None and files.state == "kept":
+            kept.append(files)
+    if keeper is None or not kept:
+        raise conflict("The files of this session's turns are not kept.")
+    last = kept[-1]
+    first = next(
+        each for each in kept if each.place == last.place
+    )  # a fork's earlier turns are of another folder
+    git = keeper.snapshots_of(last.place).git
+    try:
+        patch = await in_thread(partial(git.patch, first.before, last.after, MAX_PATCH))
+    except OverflowError:
+        raise conflict(
+            f"The patch has more than {MAX_PATCH >> 20} MiB. GET .../changes has each turn's."
+        ) from None
+    except (GitError, OSError) as error:
+        raise _unreadable(error) from error
+    return web.Response(body=patch, content_type=PATCH_TYPE)
 
 
 async def revert_turn(request: web.Request) -> web.Response:

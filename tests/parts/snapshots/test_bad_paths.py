@@ -143,6 +143,14 @@ async def test_what_is_kept_goes_with_its_session(tmp_path: Path) -> None:
         assert {ref.split("/")[2] for ref in git.refs() if ref.startswith("refs/turns/")} == {turn}
         assert git.size < 20000
         assert [each["path"] for each in (await stays.changes(turn))["data"]] == ["a"]
+        await client.delete(f"/sessions/{stays.session}")
+        await keeper.prune()
+        await keeper.prune()
+        assert (git.refs(), git.size) == ({}, 0)
+        assert not (place / "known").exists()
+        again = Worker(client, folder)
+        turn = await again.turn(lambda: (folder / "a").write_text("2"))
+        assert [each["path"] for each in (await again.changes(turn))["data"]] == ["a"]
 
 
 async def test_another_key_sees_and_changes_nothing(tmp_path: Path) -> None:
@@ -197,7 +205,7 @@ def test_a_folder_that_is_gone_or_a_link_is_named(tmp_path: Path) -> None:
         snapshots_in(tmp_path, tmp_path / "link")()
 
 
-def test_a_file_that_changes_without_other_times_is_read_again_while_it_is_fresh(tmp_path: Path) -> None:
+def test_a_file_whose_time_is_put_back_is_read_again(tmp_path: Path) -> None:
     folder = tmp_path / "work"
     folder.mkdir()
     take = snapshots_in(tmp_path, folder)

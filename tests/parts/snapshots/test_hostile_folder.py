@@ -120,6 +120,8 @@ async def test_nothing_of_a_hostile_folder_is_run_changed_or_followed(
         at_start = content_of(folder)
 
         def work() -> None:
+            for repository in (".git", "nested/.git"):
+                (folder / repository / "planted").write_text(program)
             (folder / "nested" / "lines.txt").write_bytes(b"three\r\n")
             (folder / "nested" / "dollar.txt").write_bytes(b"$Id: 1 $")
             (folder / "link-to-file").unlink()
@@ -142,6 +144,8 @@ async def test_nothing_of_a_hostile_folder_is_run_changed_or_followed(
         assert look(folder) == changed
         answer = await worker.revert(second)
         assert answer.status == 200, answer.text
+        for repository in (".git", "nested/.git"):
+            (folder / repository / "planted").unlink()
         assert content_of(folder) == at_start
     assert not ran.exists()
     assert (tmp_path / "outside" / "secret").read_text() == "secret"
