@@ -131,3 +131,19 @@ ACTIVITIES: dict[str, Callable[[AppTurn, Action], Waits]] = {
     "plan": _plan,
     "unknown_request": _unknown_request,
 }
+
+
+def change_files_of(turn: AppTurn) -> Waits:
+    """Changes the files of the marker's option `files=`."""
+    from fake_proto.workspace import change_files  # few turns need it
+
+    thread = turn.thread
+    try:
+        change_files(thread.folder, thread.sandbox, turn.script.options["files"])
+        status, said, exit_code = "completed", "The files were changed.\n", 0
+    except (OSError, ValueError) as error:
+        status, said, exit_code = "failed", f"The files were not changed: {error}\n", 1
+    identifier = f"files_{turn.identifier}"
+    turn.item("started", shapes.command(identifier, "change files", "inProgress", None, None))
+    yield turn.script.delay
+    turn.item("completed", shapes.command(identifier, "change files", status, said, exit_code))

@@ -20,6 +20,7 @@ class AppThread:
 
     __slots__ = (
         "effort",
+        "folder",
         "identifier",
         "instructions",
         "items",
@@ -28,6 +29,7 @@ class AppThread:
         "output_schema",
         "parent",
         "raw",
+        "sandbox",
         "subscribed",
         "summary",
         "tools",
@@ -42,6 +44,8 @@ class AppThread:
         self.parent = parent
         self.model = model
         self.effort: str | None = None
+        self.folder = str(params.get("cwd") or "")
+        self.sandbox = str(params.get("sandbox") or "read-only")
         self.raw = params.get("experimentalRawEvents") is True
         texts = (params.get("baseInstructions"), params.get("developerInstructions"))
         self.instructions = [text for text in texts if text]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from fake_proto import app_shapes as shapes
-from fake_proto.app_activity import ACTIVITIES
+from fake_proto.app_activity import ACTIVITIES, change_files_of
 from fake_proto.app_subagents import SUBAGENTS
 from fake_proto.app_thread import input_items
 from fake_proto.faults import Faults
@@ -207,6 +207,8 @@ class AppTurn:
         number = self.script.start
         if self.script.first:
             yield self.script.first
+        if "files" in self.script.options:
+            yield from change_files_of(self)
         while number < len(self.script):
             step = self._step = self.script.step(number, self._outputs)
             number += 1

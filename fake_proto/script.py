@@ -43,6 +43,7 @@ OPTIONS = frozenset(
         ),
         *("times", "finish", "name", "args", "calls", "rounds", "step", "message", "code", "retries"),
         *("misbehave", "at", "behind", "until", "bytes", "words", "path", "late", "cost", "tasks", "form"),
+        "files",
     }
 )
 """The keys that a marker may have."""

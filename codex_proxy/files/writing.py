@@ -12,7 +12,9 @@ A folder that becomes empty by a removal is removed, as git does; other empty fo
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
+import io
 import os
 import secrets
 import stat
@@ -64,12 +66,43 @@ def write_changes(
     removed = _checked(ordered)
     with opened_below("/", _parts_of_folder(folder)) as root:
         comparison = _Comparison(root, removed, exact_modes=exact_modes)
-        first_removals = sorted(ordered, key=lambda change: change.before is None)
-        differing = [change.path for change in first_removals if not comparison.fits(change)]
+        differing = comparison.differing(ordered)
         if differing:
-            return sorted(differing)
+            return differing
         todo = [change for change in ordered if change.before != change.after]
         return _Writing(root, comparison).write(todo, content_of) if todo else []
+
+
+def differing_paths(folder: str, changes: Iterable[FileChange], *, exact_modes: bool = True) -> list[bytes]:
+    """Returns the sorted paths at which something else is than a change expects, as `write_changes` does, and writes
+    nothing. Raises `ValueError` and `OSError`.
+    """
+    ordered = sorted(changes, key=lambda change: change.path)
+    removed = _checked(ordered)
+    with opened_below("/", _parts_of_folder(folder)) as root:
+        return _Comparison(root, removed, exact_modes=exact_modes).differing(ordered)
+
+
+def content_at(folder: str, path: bytes, expected: FileState) -> bytes | None:
+    """Returns the content of a file, or the target of a link, below a folder; None if it is not the expected one.
+    Raises `OSError` if it cannot be read.
+    """
+    *above, name = path.split(b"/")
+    try:
+        with opened_below("/", _parts_of_folder(folder)) as root, opened_below(".", above, at=root) as place:
+            if expected.kind == "link":
+                content = os.readlink(name, dir_fd=place)
+            else:
+                with os.fdopen(os.open(name, _READ_FILE, dir_fd=place), "rb", buffering=0) as file:
+                    is_file = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+                    content = _read(file, expected.size + 1) if is_file else b""
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EINVAL, errno.ENXIO):  # a link, no link, a pipe
+            return None
+        raise
+    return content if _digest([content], len(content)) == expected.digest else None
 
 
 def _parts_of_folder(folder: str) -> list[str]:
@@ -122,7 +155,12 @@ class _Comparison:
         self._emptied = {above for path in removed for above in _folders_above(path)}
         self._mode_bits = PERMISSIONS if exact_modes else stat.S_IXUSR
 
-    def fits(self, change: FileChange) -> bool:
+    def differing(self, ordered: Sequence[FileChange]) -> list[bytes]:
+        """Returns the sorted paths at which something else is than a change expects."""
+        removals_first = sorted(ordered, key=lambda change: change.before is None)
+        return sorted(change.path for change in removals_first if not self._fits(change))
+
+    def _fits(self, change: FileChange) -> bool:
         *above, name = change.path.split(b"/")
         try:
             with opened_below(".", above, at=self._root) as place:
@@ -166,6 +204,14 @@ class _Comparison:
             is_same = mark_of(os.fstat(file.fileno())) == mark_of(found)
             pieces = iter(lambda: file.read(_PIECE), b"")
             return is_same and _digest(pieces, expected.size) == expected.digest
+
+
+def _read(file: io.FileIO, most: int) -> bytes:
+    pieces: list[bytes] = []
+    while most > 0 and (piece := file.read(min(most, _PIECE))):
+        pieces.append(piece)
+        most -= len(piece)
+    return b"".join(pieces)
 
 
 def _names_in(folder: int) -> list[bytes]:

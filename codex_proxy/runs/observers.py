@@ -8,10 +8,10 @@ counts and kinds of events; its only text is a failure's message.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextvars import Context, ContextVar
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 import structlog
@@ -386,8 +386,11 @@ class TurnPreparer(Protocol):
 class TurnRecorder(Protocol):
     on_written: Callable[[Path], None]
 
-    def runner(self, runner: ToolRunner | None) -> ToolRunner | None:
-        """Returns a runner that also records calls and outputs."""
+    async def prepare(self, runner: ToolRunner | None) -> ToolRunner | None:
+        """Returns when the turn may begin, soon and whatever fails: a runner that also records calls and outputs."""
+
+    def settle(self, end: TurnEnded) -> Sequence[Coroutine[Any, Any, None]]:
+        """Returns the work that has to be done before the turn's end is logged. It raises nothing, and is soon done."""
 
     def on_session(self, session: AgentSession) -> None:
         """Records the session, before the turn begins or continues on it."""

@@ -161,7 +161,7 @@ class Run:
             self.observers, self._recorder = observe(self.turn, self._agent, watchers, first)
             self.log.observe(self.observers)
             if self._recorder is not None:
-                self._runner = self._recorder.runner(self._runner)
+                self._runner = await self._recorder.prepare(self._runner)
             if len(self.turn.history) > 1 and approved_calls(self.turn):  # a first message approves nothing
                 self.attempt = await self._services.first_attempt(self.turn, self._agent)
             else:
@@ -171,9 +171,8 @@ class Run:
                 self._watch.start()
                 if first:
                     self._append(self._repair.feed(first), 0)
-            line = partial(
-                log.info, agent=self._agent.name, model=model_asked(self.turn), mode=self.turn.mode
-            )
+            model, mode = model_asked(self.turn), self.turn.mode
+            line = partial(log.info, agent=self._agent.name, model=model, mode=mode)
         except BaseException:
             if session is not None:
                 self._services.give_up(session)
@@ -457,15 +456,16 @@ class Run:
         self._log_end([*events[:-1], *estimate], last, size)
 
     def _log_end(self, before: list[Event], ended: TurnEnded, size: int) -> None:
-        """Logs the last events, when the step memory has the turn's calls."""
-        if not (self._remembers and self._began and self.attempt.policy.visible):
+        """Logs the last events, when the recorder, and the step memory for the next request, have what they need."""
+        works = [] if self._recorder is None else [*self._recorder.settle(ended)]
+        if self._remembers and self._began and self.attempt.policy.visible:
+            works.append(self._services.remember(self.turn.owner, self._entries, durable=self._durable))
+        if not works:
             self._close_log([*before, ended], size)
             return
         if before:
             self.log.append(before, size)
-        # The client's next request reads them.
-        remember = self._services.remember(self.turn.owner, self._entries, durable=self._durable)
-        self._services.spawn(remember, self._context).add_done_callback(lambda _: self._close_log([ended], 0))
+        self._services.spawn_in_turn(works, self._context, lambda: self._close_log([ended], 0))
 
     def _entries(self) -> dict[bytes, bytes]:
         """Returns the turn's calls, with items that the client does not get, for the step memory."""

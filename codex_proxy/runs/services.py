@@ -80,6 +80,17 @@ class RunServices:
         """Starts a task for which `close` waits."""
         return keep_until_done(self._tasks, asyncio.get_running_loop().create_task(work, context=context))
 
+    def spawn_in_turn(
+        self, works: Sequence[Coroutine[Any, Any, None]], context: Context, then: Callable[[], None]
+    ) -> None:
+        """Starts a task that does one work after the other, and then calls `then`, whatever failed."""
+
+        async def do() -> None:
+            for work in works:
+                await work
+
+        self.spawn(do(), context).add_done_callback(lambda _: then())
+
     async def close(self) -> None:
         """Ends the agent; returns when all sessions are released."""
         self.idle_sessions.close()

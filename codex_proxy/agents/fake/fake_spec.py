@@ -16,7 +16,7 @@ from codex_proxy.parts import parts
 PROTO_CAPABILITIES: Final[frozenset[Capability]] = frozenset({
     "history", "client_tools", "structured_output", "images", "plain_model",
     "system_prompt", "exact_usage", "stop_reasons", "parallel_calls", "model_choice", "effort",
-    "sandbox",  # it runs nothing
+    "sandbox",  # it runs nothing, and writes where a turn may write alone
 })  # fmt: skip
 """The capabilities with `codex proto`. Without `tool_replies`: a turn ends when it has calls."""
 APP_SERVER_CAPABILITIES: Final[frozenset[Capability]] = PROTO_CAPABILITIES | {

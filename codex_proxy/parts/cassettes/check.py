@@ -118,7 +118,7 @@ async def _replay_server(
             Path(place),
             store="memory",
             heartbeat_interval=0,
-            cassettes={"replay": folder.path},
+            cassettes={"replay": folder.path, "files": False},
             **recorded,
         )
         server = await make_server(settings, {})

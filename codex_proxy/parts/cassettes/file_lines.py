@@ -26,6 +26,7 @@ from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import Activity, ImagePart, McpOrigin, McpTools, Part, TextPart, ToolKind
 from codex_proxy.core.json_values import encode_json
 from codex_proxy.parts.cassettes.content import CONTENT_FIELDS, common_prefix_length
+from codex_proxy.parts.cassettes.file_changes import FileLine, check_file_line
 from codex_proxy.parts.cassettes.settings import RELEVANT_SETTINGS
 from codex_proxy.surfaces.responses.output import HOSTED_TYPES
 
@@ -45,7 +46,8 @@ class UnplayableError(Exception):
 
 class Line(msgspec.Struct, frozen=True, gc=False):
     """What was said in a turn. `value`: of `session` how the turn has begun on it (`begin`, `resume`, `reopen`), of
-    `events` the agent's events, of `reply` a `ReplyLine`, of `call` an MCP call as JSON, of `failed` a `Failure`.
+    `events` the agent's events, of `reply` a `ReplyLine`, of `call` an MCP call as JSON, of `failed` a `Failure`, of
+    `file` a `FileLine`.
     """
 
     ms: int
@@ -189,6 +191,7 @@ _DECODE: Final = {
     "reply": msgspec.json.Decoder(ReplyLine),
     "call": msgspec.json.Decoder(McpCallLine),
     "failed": msgspec.json.Decoder(Failure),
+    "file": msgspec.json.Decoder(FileLine),
 }
 """The kinds of lines with what was said in a turn, and their decoders."""
 LINE_KINDS: Final = frozenset(_DECODE)
@@ -205,6 +208,8 @@ def line_of(kind: str, content: bytes, ms: msgspec.Raw) -> Line:
             _check_event(event)
     elif kind == "call":
         value = msgspec.json.decode(content)
+    elif kind == "file":
+        check_file_line(value)
     return Line(milliseconds_of(ms), kind, value)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +13,7 @@ import msgspec
 from codex_proxy.core.json_values import UNREADABLE, is_json
 from codex_proxy.files.private import create, read_regular
 from codex_proxy.parts.cassettes.content import Content, format_content
+from codex_proxy.parts.cassettes.file_changes import FileLine
 from codex_proxy.parts.cassettes.file_lines import (
     LINE_KINDS,
     MAX_COMMON_BYTES,
@@ -32,6 +34,8 @@ from codex_proxy.parts.cassettes.old_format import OldSession, OldSessions, cont
 from codex_proxy.parts.cassettes.settings import CassetteError
 
 VERSION: Final = 2
+FILES_VERSION: Final = 3
+"""The version of a file with lines of changed files, which is otherwise like `VERSION`."""
 OLD_VERSION: Final = 1
 SUFFIX: Final = ".jsonl"
 MAX_FILE_BYTES: Final = 256 << 20
@@ -102,10 +106,18 @@ class Cassette(CassetteHead, frozen=True, kw_only=True):
     """What was said in the turn; none of version 1."""
 
     @property
+    def file_lines(self) -> list[FileLine]:
+        """Returns what the turn has done to files."""
+        return [line.value for line in self.lines if line.kind == "file"]
+
+    @property
     def calls(self) -> list[dict[str, Any]]:
         """Returns the MCP calls that the server made, with their outputs."""
         old = [line.value for session in self.old_sessions for line in session.lines if line.kind == "call"]
         return old or [line.value for line in self.lines if line.kind == "call"]
+
+
+_FILE_LINE: Final = re.compile(rb'\{"ms":[0-9]+,"file":')
 
 
 def text_of(
@@ -117,11 +129,16 @@ def text_of(
     """
     count, some, size = 0, list[bytes](), 0
     for line in _short_lines(cassette, scrub):
-        some.append(line)
-        count, size = count + 1, size + len(line)
-        if size >= SLICE_BYTES:
+        count += 1
+        is_file = _FILE_LINE.match(line) is not None  # whose contents keep what looks like an id
+        if some and (is_file or size >= SLICE_BYTES):
             yield replace_ids(scrub(b"\n".join(some))) + b"\n"
             some, size = [], 0
+        if is_file:
+            yield scrub(line) + b"\n"
+        else:
+            some.append(line)
+            size += len(line)
     yield replace_ids(scrub(b"\n".join([*some, b'{"end":%d}' % count]))) + b"\n"
 
 
@@ -135,7 +152,8 @@ def _short_lines(cassette: Cassette, scrub: Callable[[bytes], bytes]) -> Iterato
 def lines_of(cassette: Cassette) -> Iterator[bytes]:
     """Yields the lines of the file, none of them shortened, without the last one, which has their number."""
     head = {name: getattr(cassette, name) for name in CassetteHead.__struct_fields__}
-    yield encode(CassetteHead(**head | {"cassette": VERSION}))
+    version = FILES_VERSION if cassette.file_lines else VERSION
+    yield encode(CassetteHead(**head | {"cassette": version}))
     yield encode(cassette.request)
     turn = {name: value for name, value in cassette.content.items() if value not in (None, {}, "")}
     tools, messages = turn.pop("tools"), turn.pop("messages")
@@ -295,7 +313,7 @@ class _ParsedLines(msgspec.Struct):
             self.head = _head_of(line, value)
         elif kind == "next":
             # An agent's lines, which version 1 has, may repeat more, if together they stay within the size of a file.
-            most = MAX_COMMON_BYTES if self.head.cassette == VERSION else MAX_FILE_BYTES - self.made
+            most = MAX_COMMON_BYTES if self.head.cassette >= VERSION else MAX_FILE_BYTES - self.made
             made = _line_with_texts(before, value[kind], most)
             self.made += len(made)
             self._take_line(self.last_kind, made, value)
@@ -365,9 +383,13 @@ def _head_of(line: bytes, value: dict[str, msgspec.Raw]) -> CassetteHead:
             "it is no cassette: its first line does not begin with `cassette`. Remove it from the folder."
         )
     version = msgspec.json.decode(value["cassette"])
-    if not isinstance(version, int) or isinstance(version, bool) or not OLD_VERSION <= version <= VERSION:
+    if (
+        not isinstance(version, int)
+        or isinstance(version, bool)
+        or not OLD_VERSION <= version <= FILES_VERSION
+    ):
         raise _WrongLineError(
-            f"the cassette has format {version}, and this codex-proxy reads up to {VERSION}. Update codex-proxy."
+            f"the cassette has format {version}, and this codex-proxy reads up to {FILES_VERSION}. Update codex-proxy."
         )
     return msgspec.json.decode(line, type=CassetteHead)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -46,6 +46,8 @@ TOO_SHORT: Final = (
 )
 REPLY_NOT_GIVEN: Final = "its agent waits for a reply here, which this request does not lead to"
 
+WriteFiles = Callable[[], Awaitable[Failure | None]]
+"""Writes the files of a turn, and returns why the turn fails, if it does."""
 Pace = Callable[[float], float]
 """Converts the recorded seconds between two lines to those to wait."""
 
@@ -83,13 +85,21 @@ class PlayedSession(AgentSession):
 
 
 def make_played_session(
-    cassette: Cassette, lines: Sequence[Line], turn: Turn, pace: Pace, *, is_last: bool
+    cassette: Cassette,
+    lines: Sequence[Line],
+    turn: Turn,
+    pace: Pace,
+    *,
+    is_last: bool,
+    write_files: WriteFiles | None = None,
 ) -> PlayedSession:
-    """Returns a session that plays these lines of the cassette. `is_last`: no other one was asked after a failure."""
+    """Returns a session that plays these lines of the cassette. `is_last`: no other one was asked after a failure.
+    `write_files` writes the turn's files.
+    """
     at_fault = cassette.name if is_last and not _has_failed(cassette.answer) else ""
     calls = WholeCalls(turn, events_in(lines), takes_replies="tool_replies" in cassette.capabilities)
     dialect = PlayedDialect(calls, at_fault)
-    return PlayedSession(turn, dialect, PlayedTransport(cassette.name, lines, dialect, pace))
+    return PlayedSession(turn, dialect, PlayedTransport(cassette.name, lines, dialect, pace, write_files))
 
 
 class PlayedDialect(SingleTurn):
@@ -134,15 +144,30 @@ class PlayedDialect(SingleTurn):
         return event
 
 
+class _NotWrittenError(Exception):
+    """The files of a turn were not written."""
+
+    def __init__(self, failure: Failure) -> None:
+        self.failure = failure
+
+
 class PlayedTransport:
     """A `Transport` that plays a session's lines."""
 
     exclusive = True
 
-    def __init__(self, name: str, lines: Sequence[Line], dialect: PlayedDialect, pace: Pace) -> None:
-        """`name`: the cassette's."""
+    def __init__(
+        self,
+        name: str,
+        lines: Sequence[Line],
+        dialect: PlayedDialect,
+        pace: Pace,
+        write_files: WriteFiles | None = None,
+    ) -> None:
+        """`name`: the cassette's. `write_files` is called once, before the last events are given."""
         self._name = name
-        self._lines = lines
+        self._lines = [line for line in lines if line.kind != "file"]
+        self._write_files = write_files
         self._dialect = dialect
         self._pace = pace
         self._resumed = asyncio.Event()
@@ -176,6 +201,8 @@ class PlayedTransport:
             failure = await self._play_lines(reader)
         except TimeoutError:
             failure = invalid(self._name, REPLY_NOT_GIVEN)
+        except _NotWrittenError as error:
+            failure = error.failure
         reader.fail(failure)
 
     async def _play_lines(self, reader: TransportReader) -> Failure:
@@ -198,9 +225,18 @@ class PlayedTransport:
                 async with asyncio.timeout(STUCK_SECONDS):
                     await self._wait_for_reply(line.value.to, expected[line.value.to])
             elif line.kind == "failed":
+                await self._write()
                 return self._dialect.blame(line.value)
+        await self._write()
         await self._give(reader, events)
         return invalid(self._name, TOO_SHORT)
+
+    async def _write(self) -> None:
+        """Writes the turn's files, once. Raises `_NotWrittenError`."""
+        write, self._write_files = self._write_files, None
+        failure = None if write is None else await write()
+        if failure is not None:
+            raise _NotWrittenError(failure)
 
     async def _wait_for_reply(self, to: str, count: int) -> None:
         while self._dialect.replies[to] < count:
@@ -209,6 +245,8 @@ class PlayedTransport:
 
     async def _give(self, reader: TransportReader, events: Sequence[Any]) -> None:
         await self._resumed.wait()
+        if TurnEnded in map(type, events):
+            await self._write()
         if events:
             reader.on_messages(events, sum(100 + len(getattr(event, "text", "")) for event in events))
             await asyncio.sleep(0)

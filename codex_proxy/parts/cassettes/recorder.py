@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -25,8 +25,12 @@ from codex_proxy.core.items import McpTools
 from codex_proxy.core.json_values import UNREADABLE, is_json, object_at, objects_in
 from codex_proxy.core.safety import MIN_SECRET_CHARS
 from codex_proxy.core.turn import Turn
+from codex_proxy.files.foreign import why_refused
 from codex_proxy.files.private import create, make_folder
 from codex_proxy.parts.cassettes.content import content_of, key_of
+from codex_proxy.parts.cassettes.file_changes import file_line_of
+from codex_proxy.parts.cassettes.file_lines import Line
+from codex_proxy.parts.cassettes.folder_files import ChangedFile, RecordedFolders
 from codex_proxy.parts.cassettes.format import (
     SUFFIX,
     VERSION,
@@ -61,13 +65,20 @@ class Recorder:
     """Writes cassettes into `folder`. `trouble` says why it has stopped, if it has."""
 
     def __init__(
-        self, folder: Path, scrubber: Scrubber, settings: Mapping[str, Any], match: Sequence[str] = ()
+        self,
+        folder: Path,
+        scrubber: Scrubber,
+        settings: Mapping[str, Any],
+        match: Sequence[str] = (),
+        *,
+        files: bool = True,
     ) -> None:
-        """`settings`: the settings that matter for the answers and are no defaults; `match`: the value of
-        `--match`. Raises `CassetteError` if the folder cannot be written to.
+        """`settings`: the settings that matter for the answers and are no defaults; `match`: the value of `--match`;
+        `files`: whether changes of files are recorded. Raises `CassetteError` if the folder cannot be written to.
         """
         self.folder = folder
         self.trouble = ""
+        self.folders = RecordedFolders() if files else None
         self._scrubber = scrubber
         self._settings = dict(settings)
         self._match = list(match)
@@ -186,7 +197,7 @@ class Recorder:
             match=self._match,
             request=exchange.request(),
             content=content,
-            lines=recorded.lines(),
+            lines=[*recorded.lines(), *_file_lines(recorded.changed, scrub)],
             answer=exchange.answer(),
         )
         words = scrub(_last_words(content).encode("utf-8", "replace")).lower()
@@ -200,6 +211,16 @@ class Recorder:
             except FileExistsError:  # of another server that records here
                 continue
             return self.folder / f"{recorded.name}{SUFFIX}"
+
+
+def _file_lines(changed: Sequence[ChangedFile], scrub: Callable[[bytes], bytes]) -> Iterator[Line]:
+    """Yields the lines of changed files, but those that no replay may write."""
+    for each in changed:
+        target = each.content_after if each.after is not None and each.after.kind == "link" else None
+        if why := why_refused(each.path, target):
+            log.warning("file_not_recorded", reason=why)
+        else:
+            yield Line(0, "file", file_line_of(each, scrub))
 
 
 def _number_of(path: Path) -> int:
@@ -271,7 +292,9 @@ class RecordedExchange:
     # --- what its turns say ---------------------------------------------------------------------
 
     def turn(self, turn: Turn, agent: Agent, first: Sequence[Event]) -> CassetteTurnRecorder:
-        recorded = CassetteTurnRecorder(turn, agent, first, self._write_ended)
+        folders = self._recorder.folders
+        files = None if folders is None else folders.of_turn(turn)
+        recorded = CassetteTurnRecorder(turn, agent, first, self._write_ended, files)
         self._turns.append(recorded)
         return recorded
 

@@ -19,6 +19,7 @@ from codex_proxy.core.events import Event, ItemEnded, ItemStarted
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import McpOrigin, McpTools, Tool
 from codex_proxy.core.options import Capability
+from codex_proxy.core.safety import ProtectedPath
 from codex_proxy.core.tool_names import ToolServerState
 from codex_proxy.core.turn import Turn
 from codex_proxy.parts.cassettes.content import (
@@ -37,12 +38,14 @@ from codex_proxy.parts.cassettes.format import SUFFIX, Cassette, read
 from codex_proxy.parts.cassettes.player import (
     Pace,
     PlayedSession,
+    WriteFiles,
     invalid,
     lines_of_turn,
     make_played_session,
     sessions_of,
 )
 from codex_proxy.parts.cassettes.settings import CassetteError
+from codex_proxy.parts.cassettes.written_files import prepare_files
 from codex_proxy.runs.observers import RequestRecorder, TurnRecorder
 from codex_proxy.surfaces.responses.tools import McpOffer
 from codex_proxy.tools.policy import ToolOutput
@@ -175,6 +178,8 @@ class ReplayedTurn(msgspec.Struct):
     cassette: Cassette | None = None
     sessions: list[list[Line]] = []
     """The cassette's sessions that were not played yet."""
+    write_files: WriteFiles | None = None
+    """Writes the cassette's files."""
     calls: list[dict[str, Any]] = []
     """The cassette's recorded calls that were not made yet."""
 
@@ -225,11 +230,15 @@ class ReplayAgent(AgentInFront):
         pace: Pace,
         missing: Agent | None = None,
         flush: Callable[[], Awaitable[None]] | None = None,
+        protected: Sequence[ProtectedPath] | None = None,
     ) -> None:
-        """`flush` comes with `missing`: it waits until the turns of that agent are in the folder."""
+        """`flush` comes with `missing`: it waits until the turns of that agent are in the folder. `protected`: paths
+        whose folders no files are written to; None: none are written at all.
+        """
         super().__init__()
         self.folder = folder
         self.missing = missing
+        self._protected = protected
         self._pace = pace
         self._flush = flush
         self._last: Turn | None = None
@@ -257,12 +266,24 @@ class ReplayAgent(AgentInFront):
             if cassette is None:
                 assert self.missing is not None
                 return await self.missing.open(turn)
+            try:
+                replayed.write_files = await self._files(cassette, turn)
+            except Fault as fault:
+                if self.missing is None or fault.failure.kind != FaultKind.CONFLICT:
+                    raise
+                return await self.missing.open(turn)
             replayed.cassette, replayed.calls = cassette, cassette.calls
             replayed.sessions = self._sessions(cassette, turn)
             self._last = replayed.requested
         assert replayed.cassette is not None
         lines, is_last = replayed.sessions.pop(0), not replayed.sessions
-        return make_played_session(replayed.cassette, lines, turn, self._pace, is_last=is_last)
+        write_files = replayed.write_files if is_last else None
+        return make_played_session(
+            replayed.cassette, lines, turn, self._pace, is_last=is_last, write_files=write_files
+        )
+
+    async def _files(self, cassette: Cassette, turn: Turn) -> WriteFiles | None:
+        return None if self._protected is None else await prepare_files(cassette, turn, self._protected)
 
     def _sessions(self, cassette: Cassette, turn: Turn) -> list[list[Line]]:
         try:

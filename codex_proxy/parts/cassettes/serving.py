@@ -51,6 +51,7 @@ from codex_proxy.parts.cassettes.settings import (
 from codex_proxy.process.launch import SECRET_WORDS
 from codex_proxy.runs.observers import REQUEST_RECORDER
 from codex_proxy.settings.fields import Settings
+from codex_proxy.settings.protected_paths import protected_paths
 
 MAX_EXAMPLE = 2000
 """The longest body that the banner shows."""
@@ -137,11 +138,12 @@ class Cassettes(ServerPart):
         if self._folder is None:
             return None
         pace = pace_of(table_of(self._settings).pace)
+        files = protected_paths(self._settings, context.environ) if table_of(self._settings).files else None
         if self._recorder is None:
-            return ReplayAgent(self._folder, pace)
+            return ReplayAgent(self._folder, pace, protected=files)
         own = self._settings.model_copy(update={"cassettes": CassetteTable()})
         self._missing = await make_agent(msgspec.structs.replace(context, settings=own))
-        return ReplayAgent(self._folder, pace, self._missing, self._recorder.flush)
+        return ReplayAgent(self._folder, pace, self._missing, self._recorder.flush, files)
 
     async def start(self, server: ServerParts) -> None:
         self._has_fake = any(each.spec.name == "fake" for each in server.configured.values())
@@ -236,7 +238,7 @@ def recorder_of(settings: Settings, environ: Mapping[str, str]) -> Recorder | No
         return None
     matter = settings_that_matter(settings) | ({"builtin_tools": "never"} if is_plain_only(settings) else {})
     scrubber, match = check_recording(settings, environ)
-    return Recorder(own.record, scrubber, matter, match)
+    return Recorder(own.record, scrubber, matter, match, files=own.files)
 
 
 def check_recording(settings: Settings, environ: Mapping[str, str]) -> tuple[Scrubber, tuple[str, ...]]:

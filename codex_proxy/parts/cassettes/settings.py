@@ -42,6 +42,10 @@ class CassetteTable(BaseModel, extra="forbid", frozen=True):
         "",
         description="regular expression of text that is left out of cassettes, besides keys, folders and names",
     )
+    files: bool = Field(
+        True,
+        description="whether what agents do to the files of their folders is recorded, and done again by a replay",
+    )
 
 
 class CassettesSettings(BaseModel):

@@ -5,7 +5,7 @@ after the turn.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,11 +14,12 @@ import msgspec
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.dialect import ToolReply
 from codex_proxy.agents.sessions.session import AgentSession
-from codex_proxy.core.events import VISIBLE_OUTPUT, Event, InputTaken, TurnEnded
+from codex_proxy.core.events import VISIBLE_OUTPUT, Event, InputTaken, Stop, TurnEnded
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import Tool
 from codex_proxy.core.turn import Turn
 from codex_proxy.parts.cassettes.file_lines import Line, ReplyLine
+from codex_proxy.parts.cassettes.folder_files import ChangedFile, RecordedFolder
 from codex_proxy.parts.cassettes.player import PlayedSession
 from codex_proxy.runs.server_calls import ToolRunner
 from codex_proxy.tools.policy import ToolOutput
@@ -62,7 +63,15 @@ def _reply_line(request_id: str, reply: Any) -> ReplyLine:
 class CassetteTurnRecorder:
     """Records one turn, as a `runs.observers.TurnRecorder`."""
 
-    def __init__(self, turn: Turn, agent: Agent, first: Sequence[Event], on_end: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        turn: Turn,
+        agent: Agent,
+        first: Sequence[Event],
+        on_end: Callable[[], None],
+        files: RecordedFolder | None = None,
+    ) -> None:
+        """`files`: the folder whose changes are recorded, if they are."""
         self.turn = turn
         self.agent = agent
         self.first = tuple(first)
@@ -75,8 +84,20 @@ class CassetteTurnRecorder:
         self.on_written: Callable[[Path], None] = lambda _: None
         self.end: TurnEnded | None = None
         self.size = 0
+        self.changed: Sequence[ChangedFile] = ()
+        """What the turn has done to files."""
+        self._files = files
         self._on_end = on_end
         self._current: CassetteSessionRecorder | None = None
+
+    def settle(self, end: TurnEnded) -> Sequence[Coroutine[Any, Any, None]]:
+        if self._files is None or end.stop == Stop.INTERRUPTED:  # such a turn is not recorded
+            return []
+        return [self._look_for_changes(self._files)]
+
+    async def _look_for_changes(self, files: RecordedFolder) -> None:
+        self.changed = await files.changes()
+        self.size += sum(len(each.content_after) for each in self.changed)
 
     def on_session(self, session: AgentSession) -> None:
         self._take()
@@ -101,7 +122,9 @@ class CassetteTurnRecorder:
             self.size += recorder.size
             recorder.entries, recorder.size = [], 0
 
-    def runner(self, runner: ToolRunner | None) -> ToolRunner | None:
+    async def prepare(self, runner: ToolRunner | None) -> ToolRunner | None:
+        if self._files is not None:
+            await self._files.look()
         return None if runner is None else _RecordedRunner(runner, self)
 
     def on_call(self, tool: Tool, arguments: str, output: ToolOutput) -> None:
@@ -123,6 +146,7 @@ class CassetteTurnRecorder:
     def forget(self) -> None:
         """Lets go of what is no longer needed: the session keeps its newest turn."""
         self.parts.clear()
+        self.changed = ()
         self.after = None
 
     @property
