@@ -288,7 +288,7 @@ def compare(old: Folder, new: Folder) -> str:
             lines += [f"{cassette.name}: not in {new.path}", ""]
             continue
         names = (f"{cassette.agent} {cassette.version}".strip(), f"{other.agent} {other.version}".strip())
-        wrong = diff(events_of(cassette.answer), events_of(other.answer), names)
+        wrong = diff(_events_and_files(cassette), _events_and_files(other), names)
         same += not wrong
         if wrong:
             lines += [f"{cassette.name}:", *(f"  {line}" for line in wrong), ""]
@@ -300,6 +300,11 @@ def compare(old: Folder, new: Folder) -> str:
     lines += [f"{name}: not in {old.path}" for name in only]
     lines.append(f"{same} of {len(old.cassettes)} requests have the same answer.")
     return "\n".join(lines)
+
+
+def _events_and_files(cassette: Cassette) -> list[bytes]:
+    files = [msgspec.json.encode({"file": each}) for each in cassette.file_lines]
+    return [*events_of(cassette.answer), *files]
 
 
 def _asks_the_same(one: Cassette, other: Cassette) -> bool:

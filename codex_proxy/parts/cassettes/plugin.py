@@ -26,7 +26,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "cassette(name): the server of the test replays the cassettes of this name"
+        "markers",
+        "cassette(name, files=False): the server of the test replays the cassettes of this name; with `files` what "
+        "was done to files too, in its `folder`",
     )
 
 
@@ -50,7 +52,8 @@ def _server(request: pytest.FixtureRequest, path: str) -> TestServer:
             / request.config.getini("cassettes")
             / (marker.args or (request.node.name,))[0]
         )
-        server = servers.cassette(folder, request.config.getoption("--cassettes"))
+        mode, files = request.config.getoption("--cassettes"), bool(marker.kwargs.get("files"))
+        server = servers.cassette(folder, mode, files=files)
     return server.for_test(path)
 
 

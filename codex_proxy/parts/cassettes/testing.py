@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import threading
 from collections.abc import Coroutine
 from pathlib import Path
@@ -55,42 +56,55 @@ class Servers:
     def fake(self) -> TestServer:
         return self._get_server("fake", agent="fake", fake_dialect="app-server")
 
-    def cassette(self, folder: Path, mode: str) -> TestServer:
-        """Returns a server that replays the cassettes in `folder`, or records them with the settings' agent."""
+    def cassette(self, folder: Path, mode: str, *, files: bool = False) -> TestServer:
+        """Returns a server that replays the cassettes in `folder`, or records them with the settings' agent. `files`:
+        whether the turns may write, in the server's own folder.
+        """
         if mode == "replay":
             if not any(folder.glob("*.jsonl")):
                 raise FileNotFoundError(
                     f"There is no cassette in {folder}. Record it with `pytest --cassettes=record`."
                 )
-            return self._get_server(f"replay {folder}", agent="fake", cassettes={"replay": folder})
+            replay = {"replay": folder, "files": files}
+            return self._get_server(f"replay {folder}", files=files, agent="fake", cassettes=replay)
         if mode == "missing":
             return self._get_server(
-                f"missing {folder}", own=True, cassettes={"record": folder, "replay": folder}
+                f"missing {folder}",
+                own=True,
+                files=files,
+                cassettes={"record": folder, "replay": folder, "files": files},
             )
         if f"record {folder}" not in self._servers:
             for old in folder.glob("*.jsonl"):
                 old.unlink()
-        return self._get_server(f"record {folder}", own=True, cassettes={"record": folder})
+        record = {"record": folder, "files": files}
+        return self._get_server(f"record {folder}", own=True, files=files, cassettes=record)
 
-    def _get_server(self, name: str, *, own: bool = False, **given: Any) -> TestServer:
+    def _get_server(self, name: str, *, own: bool = False, files: bool = False, **given: Any) -> TestServer:
         """Returns the server of this name. `own`: whether it reads the settings in the environment, as `codex-proxy
-        serve` does.
+        serve` does. `files`: whether its turns may write, in a folder of its own.
         """
+        work = self._folder / f"work-{len(self._servers)}" if files else None
         if name not in self._servers:
             state = self._folder / f"server-{len(self._servers)}"
             make_folder(state)
             more: dict[str, Any] = {} if own else {"workdir": state, "kept_thread_seconds": 0.001}
+            if work is not None:
+                make_folder(work)
+                more |= {"workdir": work, "sandbox": "workspace-write"}
             settings = Settings(
                 host="127.0.0.1", port=0, api_key=None, state_dir=state, store="memory", drain_ms=0, log_content=False,
                 **more, **given,
             )  # fmt: skip
             environ = None if own else {"PATH": os.defpath, "FAKE_CODEX_MODELS": "any"}
-            self._servers[name] = self._run(self._start(settings, environ))
+            self._servers[name] = self._run(self._start(settings, environ, work))
         return self._servers[name][1]
 
-    async def _start(self, settings: Settings, environ: dict[str, str] | None) -> tuple[Server, TestServer]:
+    async def _start(
+        self, settings: Settings, environ: dict[str, str] | None, work: Path | None
+    ) -> tuple[Server, TestServer]:
         server = await make_server(settings, environ)
-        seen = TestServer()
+        seen = TestServer(work)
         seen.attach(server)
         try:
             await server.start()
@@ -116,7 +130,8 @@ class TestServer:
 
     __test__ = False
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
         self.root = ""
         """The server's address without a path."""
         self.base_url = ""
@@ -137,7 +152,20 @@ class TestServer:
         self.requests.clear()
         self._marker, self._failures, self._faults = "", [], []
         self._said.clear()
+        if self._folder is not None:
+            _empty(self._folder)
         return self
+
+    @property
+    def folder(self) -> Path:
+        """The folder in which the turns work, empty when the test begins. Raises `ValueError` for a test whose marker
+        does not say `files=True`.
+        """
+        if self._folder is None:
+            raise ValueError(
+                "a folder has the server of a test with `@pytest.mark.cassette(NAME, files=True)`"
+            )
+        return self._folder
 
     def say(self, text: str) -> None:
         """Makes the fake agent answer with this text: several calls give the texts of the next turns, in order, and the
@@ -222,6 +250,15 @@ class _Noted(ServerPart):
     def add_to(self, app: web.Application) -> None:
         app.middlewares.append(self._middleware)
         spoil_answers(app)
+
+
+def _empty(folder: Path) -> None:
+    """Removes what is in a folder, which stays the same one for who works in it."""
+    for each in folder.iterdir():
+        if each.is_dir() and not each.is_symlink():
+            shutil.rmtree(each)
+        else:
+            each.unlink()
 
 
 def _json(body: bytes) -> Any:

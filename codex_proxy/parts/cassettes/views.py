@@ -104,6 +104,8 @@ def as_conversation(chain: Sequence[Cassette]) -> str:
     answer = turn_output(chain)
     for item in answer.items:
         lines += ["", *_item_lines(item)]
+    if cassette.file_lines:
+        lines += ["", "[files]", *(each.shown for each in cassette.file_lines)]
     lines += ["", *_end_lines(answer)]
     return "\n".join(lines)
 

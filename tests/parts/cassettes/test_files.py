@@ -14,9 +14,12 @@ import pytest
 
 from codex_proxy.app.server import Server
 from codex_proxy.parts.cassettes import folder_files
+from codex_proxy.parts.cassettes.check import check_folder, compare, update
 from codex_proxy.parts.cassettes.folder_files import FolderError
 from codex_proxy.parts.cassettes.format import read
+from codex_proxy.parts.cassettes.replay import Folder
 from codex_proxy.parts.cassettes.settings import CassetteError
+from codex_proxy.parts.cassettes.views import as_conversation
 from tests.files.trees import Entry, Tree, changes_between, link, put, tree_at
 from tests.parts.cassettes.talking import openai_client, running_server
 
@@ -273,6 +276,27 @@ async def test_a_path_that_no_replay_may_write_is_left_out_of_a_recording(place:
     async with place.replaying() as server:
         await ask(server, prompt)
     assert tree_at(place.folder) == {**START, b"b": Entry(b"y")}
+
+
+async def test_the_commands_show_compare_and_keep_what_was_done_to_files(place: Place) -> None:
+    prompt = marker(START, AFTER)
+    folder = Folder(place.cassettes) if await place.record(AFTER) else None
+    assert folder is not None
+    (cassette,) = folder.cassettes.values()
+    shown = as_conversation([cassette])
+    assert "[files]\n" in shown
+    assert {"changed a.py", "removed d/e", "added empty", "added new/\\xff"} <= set(shown.splitlines())
+    (result,) = await check_folder(folder)
+    assert result.same
+    update(folder, result)
+    assert [each.file_lines for each in Folder(place.cassettes).cassettes.values()] == [cassette.file_lines]
+    assert compare(folder, folder) == "1 of 1 requests have the same answer."
+    other = place.path / "other"
+    place.reset()
+    (place.folder / "a.py").write_bytes(b"other\n")
+    async with place.recording(cassettes={"record": other}) as server:
+        await ask(server, prompt)
+    assert '+{"file":{"path_text":"a.py"' in compare(folder, Folder(other)).replace(" ", "").replace("\n", "")
 
 
 async def test_what_looks_like_an_id_is_written_as_it_is(place: Place) -> None:

@@ -193,3 +193,27 @@ def test_an_answer_has_the_fault_that_the_test_asks_for_once(servers: Servers) -
     assert [answer.count("data: ") == 1 for answer in answers] == [True, False]
     with pytest.raises(ValueError, match="refused by `fail`"):
         server.spoil("refuse; status=429")
+
+
+def test_files_are_recorded_and_replayed_in_the_folder_of_the_test(tmp_path: Path) -> None:
+    (tmp_path / "test_files.py").write_text(
+        "import openai, pytest\n\n"
+        'PROMPT = "[[fake:text files=\'[{\\"path\\": \\"a\\", \\"text\\": \\"new\\"}]\']]"\n\n'
+        '@pytest.mark.parametrize("nth", [1, 2])\n'
+        '@pytest.mark.cassette("change", files=True)\n'
+        "def test_change(openai_server, nth):\n"
+        '    (openai_server.folder / "a").write_text("old")\n'
+        '    (openai_server.folder / "a").chmod(0o644)\n'
+        "    client = openai.OpenAI(base_url=openai_server.base_url, api_key=openai_server.api_key, max_retries=0)\n"
+        '    client.responses.create(model="gpt-5", input=PROMPT)\n'
+        '    assert (openai_server.folder / "a").read_text() == "new"\n\n'
+        "def test_no_folder(openai_server):\n"
+        '    with pytest.raises(ValueError, match="files=True"):\n'
+        "        openai_server.folder\n"
+    )
+    for mode in ("record", "replay", "missing"):
+        done = run_pytest(tmp_path, f"--cassettes={mode}")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "3 passed" in done.stdout
+    cassettes = sorted((tmp_path / "cassettes" / "change").glob("*.jsonl"))
+    assert ['"file":' in each.read_text() for each in cassettes] == [True, True]
