@@ -215,6 +215,7 @@ REMEMBER = {
     ),
     "agents.shared.json_lines": "fields of this program's types",
     "surfaces.requests.fields": "nothing of a client",
+    "parts.cassettes.folder_files": "what is in a folder, which no answer contains",
     "surfaces.answers.renderer": "a renderer's own, for one answer",
     "http.middleware.rate_limit": "digests of keys, which no answer contains",
 }
