@@ -100,7 +100,13 @@ def serve(config_file: Path | None, worker: int, **flags: Any) -> None:
     make_undumpable()
     settings = load_settings(flags, config_file)
     use_log_streams()
-    configure(settings.log_level, settings.log_format, content=settings.log_content, worker=worker)
+    configure(
+        settings.log_level,
+        settings.log_format,
+        content=settings.log_content,
+        worker=worker,
+        for_good=True,
+    )
     capture_other_logs()
     for serves in declared("serve") if not worker else ():
         if (status := serves(settings, sys.argv[1:], _print)) is not None:

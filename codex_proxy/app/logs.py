@@ -30,9 +30,12 @@ _QUOTED: Final = re.compile(r"""[ \t=\r\n"']""")
 """Matches what makes a text be quoted."""
 
 
-def configure(level: str, format: str, *, content: bool = False, worker: int = 0) -> None:
+def configure(
+    level: str, format: str, *, content: bool = False, worker: int = 0, for_good: bool = False
+) -> None:
     """Sets up the logs. `level`: the lowest that is logged. `format`: `console` or `json`. `content`: whether the
-    field `said` is kept. `worker`: the number of this process, or 0.
+    field `said` is kept. `worker`: the number of this process, or 0. `for_good`: whether this process never sets them
+    up again, so that each logger is made once and not for every line.
     """
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
@@ -50,7 +53,7 @@ def configure(level: str, format: str, *, content: bool = False, worker: int = 0
         processors=[*shared, *renderers],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=False,
+        cache_logger_on_first_use=for_good,
     )
 
 

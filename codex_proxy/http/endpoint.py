@@ -245,11 +245,15 @@ def vendor_of(request: web.BaseRequest) -> Vendor | None:
 def endpoint_of(request: web.Request) -> Endpoint | None:
     """Returns the endpoint that a request asks; None if its path or method is not served, or another vendor's."""
     choice = request.app[ROUTES].get(request.match_info.route, ())
-    area = area_of(request)
-    if not choice or area is None or not area.beta:
+    if not choice or not is_of_a_vendor(request):
         return choice[0] if choice else None
     vendor = vendor_of(request)
     return next((each for each in choice if vendor in (None, each.vendor)), None)
+
+
+def is_of_a_vendor(request: web.Request) -> bool:
+    """Whether the request's route is in an area with a beta, whose API the request's headers name."""
+    return request.match_info.handler is serve_its_vendor
 
 
 async def serve_its_vendor(request: web.Request) -> web.StreamResponse:

@@ -143,17 +143,27 @@ class Runner(web.AppRunner):
         return self._server()
 
 
+class _Request(web.Request):
+    """A request that knows its application, which aiohttp looks for anew each time: thirty times in a request."""
+
+    __slots__ = ("app",)
+
+
 def _make_request(app: web.Application, message: RawRequestMessage, *rest: Any) -> web.Request:
     """Makes a request of which aiohttp does not see `Expect: 100-continue`: it would ask for the body before anything
     is checked.
     """
     expected = message.headers.get("Expect", "")
-    if expected.lower() != "100-continue" or message.version != HttpVersion11:
-        return app._make_request(message, *rest)
-    headers = CIMultiDict(message.headers)
-    del headers["Expect"]
-    request = app._make_request(message._replace(headers=CIMultiDictProxy(headers)), *rest)
-    request[WAITS_TO_SEND] = True
+    waits = expected.lower() == "100-continue" and message.version == HttpVersion11
+    if waits:
+        headers = CIMultiDict(message.headers)
+        del headers["Expect"]
+        message = message._replace(headers=CIMultiDictProxy(headers))
+    make = partial(app._make_request, _cls=_Request)
+    request = make(message, *rest)
+    request.app = app  # type: ignore[misc]  # a property of aiohttp's, and none here
+    if waits:
+        request[WAITS_TO_SEND] = True
     return request
 
 

@@ -278,6 +278,8 @@ class RunServices:
 
     async def _with_memory(self, turn: Turn) -> Turn:
         history = turn.history
+        if turn.forwarded is not None:
+            return turn  # the upstream gets the client's own messages
         if len(history) == 1 and isinstance(history[0], HistoryMessage):
             return turn  # a first message follows no call
         async with _logged_failure_of_memory():

@@ -16,6 +16,7 @@ from scripts.bench_lib import (
     first_token,
     litellm,
     lookup,
+    neighbours,
     paced_streams,
     passing,
     recording,
@@ -44,6 +45,7 @@ ROWS = {
     "12": recording.rows,
     "13": workers.rows,
     "14": spawning.rows,
+    "15": neighbours.rows,
 }
 SAVED = Path(__file__).resolve().parents[2] / "docs" / "bench.json"
 

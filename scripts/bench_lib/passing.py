@@ -101,10 +101,10 @@ class _Sides:
         )
 
 
-def request_for(deltas: int, every: int) -> bytes:
+def request_for(deltas: int, every: int, *, stream: bool = True) -> bytes:
     """Returns a request for so many deltas, one every `every` milliseconds."""
     messages = [{"role": "user", "content": "Go."}]
-    return messages_request(messages, "model", stream=True, model="bench", max_tokens=deltas, seed=every)
+    return messages_request(messages, "model", stream=stream, model="bench", max_tokens=deltas, seed=every)
 
 
 async def _drain(port: int, request: bytes, streams: int, deltas: int) -> None:

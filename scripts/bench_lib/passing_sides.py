@@ -110,6 +110,7 @@ def upstream(*, blanks: bool) -> web.Application:
     app[WRITTEN] = (with_blanks(CHUNK), with_blanks(END), whole) if blanks else (CHUNK, END, whole)
     app.router.add_post("/v1/chat/completions", answer)
     app.router.add_get("/v1/models", models)
+    app.router.add_get("/health", models)  # some gateways ask for it before they pass anything on
     return app
 
 

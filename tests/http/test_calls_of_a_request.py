@@ -9,6 +9,8 @@ import asyncio
 import sys
 import threading
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -42,8 +44,9 @@ class PromptAgent(WordAgent):
         return AgentSession(turn, WordDialect(), PromptTransport())
 
 
-async def calls_of(proxy: Proxy, path: str, body: dict[str, Any]) -> Counter[str]:
-    """The calls of one request, until the server has nothing to do with it any more."""
+@contextmanager
+def counted_calls() -> Iterator[Counter[str]]:
+    """Counts the calls of functions of the package inside of the `with`, by file."""
     calls: Counter[str] = Counter()
 
     def profile(frame: FrameType, what: str, _: object) -> None:
@@ -55,12 +58,18 @@ async def calls_of(proxy: Proxy, path: str, body: dict[str, Any]) -> Counter[str
     threading.setprofile(profile)
     sys.setprofile(profile)
     try:
-        answer = await proxy.send("POST", path, body)
-        for _ in range(5):
-            await asyncio.sleep(0)
+        yield calls
     finally:
         sys.setprofile(before)
         threading.setprofile(None)
+
+
+async def calls_of(proxy: Proxy, path: str, body: dict[str, Any]) -> Counter[str]:
+    """The calls of one request, until the server has nothing to do with it any more."""
+    with counted_calls() as calls:
+        answer = await proxy.send("POST", path, body)
+        for _ in range(5):
+            await asyncio.sleep(0)
     assert answer.status == 200, answer.text
     assert "Hel" in answer.text
     return calls

@@ -23,7 +23,7 @@ from codex_proxy.core.safety import peer_address
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import HOPS_HEADER, Origin
 from codex_proxy.http.app_keys import CLIENTS
-from codex_proxy.http.endpoint import ENDPOINT, OPEN_PATHS, area_of, vendor_of
+from codex_proxy.http.endpoint import ENDPOINT, OPEN_PATHS, area_of, is_of_a_vendor, vendor_of
 from codex_proxy.http.middleware.rate_limit import WRONG_KEYS
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER, REPLY_HEADERS
 from codex_proxy.surfaces.errors import INVALID_BETA
@@ -131,7 +131,7 @@ async def check_access(request: web.Request) -> web.Response | None:
     preflight_reply = check_origin(request)
     if preflight_reply is not None:
         return preflight_reply
-    if ENDPOINT in request:
+    if ENDPOINT in request and is_of_a_vendor(request):
         _check_vendor(request)
     if request.path not in request.app[OPEN_PATHS]:
         await _authenticate(request)
