@@ -159,6 +159,41 @@ def test_of_a_large_block_only_the_events_that_matter_are_decoded(monkeypatch: p
         assert len(decoded) == 4, "the role, the first word, the end and the usage"
 
 
+@pytest.mark.usefixtures("each_spelling")
+def test_deltas_get_another_name_of_the_model_without_being_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[bytes] = []
+
+    def counting(data: bytes, name: Any) -> StreamEvent:
+        decoded.append(data)
+        return decode_event(data, name)
+
+    monkeypatch.setattr("codex_proxy.parts.upstream.openai_chat.pass_through.decode_event", counting)
+    words = [chunk({"content": word}) for word in ("Hi", '"model":"m"', 'é"', "Hi") * 50]
+    body = b"".join(map(event, words)) + event(chunk({}, "stop")) + DONE
+    for pieces in ([body], [body[at : at + 300] for at in range(0, len(body), 300)]):
+        decoded.clear()
+        pass_through = PassThrough(stream=True, wants_usage=True, model_shown="mine")
+        out = passed_bytes(pass_through, pieces)
+        told = [json.loads(line[6:]) for line in out.split(b"\n") if line.startswith(b"data: {")]
+        assert told == [each | {"model": "mine"} for each in (*words, chunk({}, "stop"))]
+        assert pass_through.deltas == 201
+        assert len(decoded) < 10
+
+
+def test_a_name_of_the_model_elsewhere_in_a_delta_stays() -> None:
+    first = chunk({"content": "Hi"})
+    for named in (
+        {"x": {"model": "m"}} | {name: value for name, value in first.items() if name != "model"},
+        {"x": {"model": "m"}} | first,
+        {"choices": first["choices"], "model": "m"},
+        {"model": 5} | {name: value for name, value in first.items() if name != "model"},
+    ):
+        pass_through = PassThrough(stream=True, wants_usage=True, model_shown="mine")
+        out = passed_bytes(pass_through, [event(named)] * 3)
+        told = [json.loads(line[6:]) for line in out.split(b"\n") if line]
+        assert told == [named | ({"model": "mine"} if "model" in named else {})] * 3
+
+
 def test_usage_in_the_last_delta_is_taken_out_of_it() -> None:
     pass_through = PassThrough(stream=True, wants_usage=False)
     out = pass_through.feed(event(chunk({"content": "Hi"}, "stop", usage=USAGE)) + DONE)

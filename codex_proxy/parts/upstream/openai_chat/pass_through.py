@@ -54,6 +54,7 @@ _SPELLINGS: Final = (
 )
 _OUTPUT: Final = re.compile(rb'"(?:content|text|refusal|name|arguments)"\s*:\s*"[^"]|"audio"\s*:\s*\{')
 """Matches what begins output in a chunk (text, refusal, call or audio): in a model's text quotes have a backslash."""
+_MODEL: Final = re.compile(rb'"model"\s*:\s*"[^"\\]*"')
 _BLANK_LINES: Final = re.compile(rb"\n\r?\n[\r\n]*")
 _SPACE: Final = b" \t\r\n\xef\xbb\xbf"
 _LINE_END: Final = re.compile(rb"\r?\n")
@@ -110,6 +111,8 @@ class PassThrough:
         """Bytes since the last event with a chunk, or before the first content."""
         self._head = self._tail = b""
         """The bytes before the text in the last delta's event."""
+        self._shown_head = b""
+        """The same with the name of the model that is shown, if that is another."""
         self._whole = WholeAnswer()
         """A stream that is converted to one object."""
         self._pairs = SplitPairs()
@@ -134,9 +137,9 @@ class PassThrough:
         if block:
             block = _as_utf_8(block)
             self.has_output = self.has_output or _OUTPUT.search(block) is not None
-            if self._needs_no_decoding(block):
+            if undecoded := self._pass_undecoded(block):
                 self._size = 0
-                return block
+                return undecoded
             passed = b"".join(self._observe(block))
         if self._size > self._max_event and not self.is_over:
             self._parts.clear()
@@ -186,15 +189,19 @@ class PassThrough:
             return False
         return True
 
-    def _needs_no_decoding(self, block: bytes) -> bool:
-        """Whether a block is only deltas that need no change; counts them."""
-        if not (self._stream and self.begun) or self._held or self._model_shown is not None:
-            return False
+    def _pass_undecoded(self, block: bytes) -> bytes:
+        """Returns what to send of a block that is only deltas, and counts them; nothing if it has to be decoded."""
+        if not (self._stream and self.begun) or self._held:
+            return b""
         count = self._count_similar_deltas(block) or self._count_plain_deltas(block)
         if not count or self._pairs.halves or (_BACKSLASH in block and has_halves(block)):
-            return False
+            return b""
+        if self._model_shown is not None:
+            if not self._shown_head or self._count_similar_deltas(block) != count:
+                return b""
+            block = block.replace(self._head, self._shown_head)
         self.deltas += count
-        return True
+        return block
 
     def _count_similar_deltas(self, block: bytes) -> int:
         """Returns the number of events in a block if each begins and ends like the delta that `_count_plain_deltas` has
@@ -226,7 +233,19 @@ class PassThrough:
         begin, end = last.find(spelling.delta), last.rfind(spelling.unfinished)
         if 0 < begin < end:
             self._head, self._tail = last[: begin + len(spelling.delta)], last[end:]
+            self._shown_head = self._head_with_shown_model(last)
         return count
+
+    def _head_with_shown_model(self, event: bytes) -> bytes:
+        """Returns the head of a delta's event with the name that the client asked for; nothing if it has no name."""
+        named = _MODEL.search(self._head)
+        if self._model_shown is None or named is None or event.count(b'"model"') != 1:
+            return b""
+        decoded = decode_event(event.strip()[5:], "chunk")
+        if decoded.kind != "chunk" or "model" not in decoded.value:
+            return b""
+        shown = b'"model":' + encode_json(self._model_shown)
+        return self._head[: named.start()] + shown + self._head[named.end() :]
 
     def _block(self, chunk: bytes) -> bytes:
         """Returns the complete events with this chunk, and keeps the rest."""
@@ -247,8 +266,8 @@ class PassThrough:
                 return
             event = block[start : blank.end()]
             # The first block and the last one may have many plain deltas beside the events that matter.
-            if self._needs_no_decoding(event):
-                yield event
+            if undecoded := self._pass_undecoded(event):
+                yield undecoded
             else:
                 split = blank.start() + 1 - start
                 yield from self._event(event[:split], event[split:])
