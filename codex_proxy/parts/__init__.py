@@ -124,7 +124,9 @@ class KnownPart(msgspec.Struct, frozen=True):
 
 
 KNOWN: Final[Mapping[str, KnownPart]] = {
-    "sessions": KnownPart(paths=("/agents", "/agents/", "/vaults")),
+    "sessions": KnownPart(
+        settings=("action_timeout", "session_max_bytes"), paths=("/agents", "/agents/", "/vaults")
+    ),
     "managed_agents": KnownPart(paths=("/environments", "/environments/", "/sessions", "/sessions/")),
     "snapshots": KnownPart(
         settings=(

@@ -15,7 +15,7 @@ from codex_proxy.core.beside_the_loop import beside_the_loop
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.json_values import encode_json
 from codex_proxy.parts.sessions.messages import Told, encode_message
-from codex_proxy.parts.sessions.records import LEASE_LOST, SESSION, records_of
+from codex_proxy.parts.sessions.records import LEASE_LOST, SESSION, item_bytes, records_of
 from codex_proxy.parts.sessions.render import WEBHOOKS, webhook_of
 from codex_proxy.parts.sessions.server import Server
 from codex_proxy.parts.sessions.sessions import Session, SessionTurn
@@ -34,7 +34,7 @@ PAUSE_SECONDS: Final = 0.05
 class Commits:
     """Stores and tells the changes of one session. `lease` is None for a session that is not stored yet."""
 
-    def __init__(self, service: Server[Any], owner: str, session: str, lease: RecordLease | None) -> None:
+    def __init__(self, service: Server[Any], owner: str, session: Session, lease: RecordLease | None) -> None:
         self.trouble: Failure | None = None
         """Why the store does not take what has happened, if it does not."""
         self.followed = service.is_shared
@@ -43,7 +43,9 @@ class Commits:
         """When others should be told again, in seconds of the event loop."""
         self._service = service
         self._owner = owner
-        self._id = session
+        self._id = session.id
+        self.size = session.size
+        """The bytes of the session's items."""
         self._lease = lease
         self.writes = 0
         """How much was written under the lease."""
@@ -55,15 +57,18 @@ class Commits:
     ) -> None:
         """Stores what has changed, then tells readers. `long`: whether that is much text. Raises `Fault`."""
         epoch = self._service.epoch()
-        records = await beside_the_loop(partial(records_of, session, changes.records, epoch), long=long)
+        make = partial(records_of, session, changes.records, epoch, self.size + item_bytes(more))
+        records, size = await beside_the_loop(make, long=long)
         await self._write([*records, *more], changes, await self._encoded(changes, long=long))
+        self.size = size
 
     async def commit_surely(self, session: Session, changes: Changes, *, long: bool = False) -> None:
         """Stores what has changed, however long the store cannot be reached, then tells readers. `long`: whether that
         is much text. Raises `Fault` NOT_FOUND if the session was deleted, and LEASE_LOST.
         """
         epoch = self._service.epoch()
-        records = await beside_the_loop(partial(records_of, session, changes.records, epoch), long=long)
+        make = partial(records_of, session, changes.records, epoch, self.size)
+        records, self.size = await beside_the_loop(make, long=long)
         told = await self._encoded(changes, long=long)
         while True:
             try:

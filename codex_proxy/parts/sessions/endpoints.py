@@ -13,7 +13,9 @@ from codex_proxy.app.server_parts import ServerPart
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.endpoint import AnswerType, Endpoint, Handler, Kind, Parameter, Schema, one_of
 from codex_proxy.http.listing import MAX_PAGE_ITEMS
+from codex_proxy.parts import own_settings
 from codex_proxy.parts.sessions import (
+    SessionsSettings,
     feed_handlers,
     fork_handlers,
     handlers,
@@ -286,8 +288,11 @@ ENDPOINTS: Final = (
 
 
 class AgentsApi(ServerPart):
+    def __init__(self, settings: SessionsSettings) -> None:
+        self._settings = settings
+
     def add_to(self, app: web.Application) -> None:
-        app[SESSIONS] = Sessions(app[RESPONSES])
+        app[SESSIONS] = Sessions(app[RESPONSES], self._settings)
         app.cleanup_ctx.append(_run)
 
 
@@ -306,6 +311,6 @@ async def _end_streams(sessions: Sessions) -> None:
     sessions.on_draining()
 
 
-def server_part(_settings: Settings, _environ: Mapping[str, str]) -> ServerPart:
+def server_part(settings: Settings, _environ: Mapping[str, str]) -> ServerPart:
     """Returns what makes a server serve sessions."""
-    return AgentsApi()
+    return AgentsApi(own_settings(settings, SessionsSettings))

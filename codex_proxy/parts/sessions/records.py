@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypedDict, TypeVar, Unpack
 
 import msgspec
+from msgspec.structs import replace
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.shown_text import excerpt
@@ -103,9 +104,21 @@ def version_id(agent: str, version: int) -> str:
     return _in_session(agent, str(version))
 
 
-def records_of(session: Session, stored: Iterable[Stored], now: float) -> list[Record]:
-    """Returns the records of a change of a session, in the order in which they are to be written."""
-    return [_record(session, each, now) for each in stored]
+def records_of(
+    session: Session, stored: Iterable[Stored], now: float, size: int = 0
+) -> tuple[list[Record], int]:
+    """Returns the records of a change of a session, in the order in which they are to be written, and the bytes of the
+    session's items. `size`: those before.
+    """
+    stored = list(stored)
+    below = [_record(session, each, now) for each in stored if not isinstance(each, Session)]
+    size += item_bytes(below)
+    own = (replace(each, size=size) for each in stored if isinstance(each, Session))
+    return [*(_record(session, each, now) for each in own), *below], size
+
+
+def item_bytes(records: Iterable[Record]) -> int:
+    return sum(len(record.json) for record in records if record.kind == ENTRY.name)
 
 
 def _record(session: Session, stored: Stored, now: float) -> Record:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
-from typing import Final, Literal
+from typing import Literal
 
 import structlog
 
@@ -49,7 +49,7 @@ from codex_proxy.parts.sessions.sessions import (
     TurnError,
 )
 from codex_proxy.parts.sessions.state import SessionState
-from codex_proxy.parts.sessions.turn_errors import EXPIRED
+from codex_proxy.parts.sessions.turn_errors import expired
 from codex_proxy.parts.sessions.turn_requests import of_turn
 from codex_proxy.responses.prepare import PreparedResponse, try_to_start
 from codex_proxy.runs.event_log import have_an_end
@@ -64,9 +64,6 @@ from codex_proxy.workers.slots import Slot
 
 log = structlog.get_logger(__name__)
 
-ACTION_SECONDS: Final = 86400.0
-"""Seconds for which a turn waits for the results of its calls, or for an answer to a question."""
-
 
 class LiveSession:
     """A session on this server. `state` changes under `lock` only."""
@@ -80,7 +77,7 @@ class LiveSession:
     ) -> None:
         """`lease`: None for a session that is not stored yet."""
         self.owner = owner
-        self.commits = Commits(service, owner, state.session.id, lease)
+        self.commits = Commits(service, owner, state.session, lease)
         if lease is not None:
             lease.on_lost = self.on_lease_lost
         self.state = state
@@ -378,19 +375,20 @@ class LiveSession:
             self._service.let_go(self)
 
     def _limit_wait(self) -> None:
-        """Ends the turn after a day, if it waits for the client now."""
+        """Has the turn end after `action_timeout`, if it waits for the client now."""
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
         if self.asks or not (self.state.wants_run or self.state.turn is None):
-            left = self.session.last_active_at + ACTION_SECONDS - self._service.epoch()
+            left = self.session.last_active_at + self._service.settings.action_timeout - self._service.epoch()
             self._expiry = asyncio.get_running_loop().call_later(max(0.0, left), self._expire)
 
     def _expire(self) -> None:
+        error = expired(self._service.settings.action_timeout)
         if self._run is not None:
-            self._run.fail(Failure(FaultKind.TIMED_OUT, EXPIRED.message))
+            self._run.fail(Failure(FaultKind.TIMED_OUT, error.message))
         else:
-            self._service.responses.background.tasks.spawn(self.resume(EXPIRED))
+            self._service.responses.background.tasks.spawn(self.resume(error))
 
     async def resume(self, error: TurnError | None = None) -> None:
         """Goes on where a server has ended, or where a turn has waited too long: a turn ends with the `error`, and the

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
+from codex_proxy.parts.sessions import SessionsSettings
 from codex_proxy.parts.sessions.records import SessionStore
 from codex_proxy.parts.sessions.streams import Streams
 from codex_proxy.parts.sessions.turn_requests import TurnRequests
@@ -17,6 +18,7 @@ class Server(Protocol[L_contra]):
     """What a session needs of all sessions of its server (`service.Sessions`)."""
 
     responses: ResponsesService
+    settings: SessionsSettings
     turn_requests: TurnRequests
     streams: Streams
 

@@ -14,8 +14,9 @@ import structlog
 from aiohttp import web
 from msgspec.structs import replace
 
-from codex_proxy.core.faults import STOPPING, Fault, FaultKind
+from codex_proxy.core.faults import STOPPING, Fault, FaultKind, bad_request
 from codex_proxy.core.own_errors import repeat, trace_of
+from codex_proxy.parts.sessions import SessionsSettings
 from codex_proxy.parts.sessions.commands import (
     Change,
     Command,
@@ -65,8 +66,9 @@ MAX_ASKING: Final = 100
 
 
 class Sessions:
-    def __init__(self, responses: ResponsesService) -> None:
+    def __init__(self, responses: ResponsesService, settings: SessionsSettings) -> None:
         self.responses = responses
+        self.settings = settings
         self.turn_requests = TurnRequests(responses)
         self.streams = Streams(responses.background.tasks)
         self._live: dict[tuple[str, str], LiveSession] = {}
@@ -314,12 +316,24 @@ class Sessions:
             raise
 
     async def _submit(self, live: LiveSession, given: Submit) -> None:
-        if not live.session.turn and any(isinstance(change, list | HeldMessages) for change in given.changes):
-            self.check_room(live.owner)
+        if any(isinstance(change, list | HeldMessages) for change in given.changes):
+            self._check_size(live.commits.size)
+            if not live.session.turn:
+                self.check_room(live.owner)
         if pictured := [content for change in given.changes for content in _with_images(change)]:
             # One that cannot be read would fail this turn and, as part of the conversation, every later one.
             await self.turn_requests.check_settings(live.owner, live.session, pictured)
         await live.submit(given.changes, given.key)
+
+    def _check_size(self, size: int) -> None:
+        """Raises `Fault` if a session with items of this size (in bytes) takes no further message."""
+        limit = self.settings.session_max_bytes
+        if size >= limit:
+            held = f"The session's items have {size} bytes, and {limit} is the limit."
+            advice = (
+                "Begin another session, or fork this one before an earlier item. The operator can allow more"
+            )
+            raise bad_request(f"{held} {advice} (PROXY_SESSION_MAX_BYTES).", "events")
 
     async def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs a change of a session to its end, also if its client leaves meanwhile. Raises its `Fault`, or STOPPING

@@ -160,6 +160,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The agent's own sessions: the last one goes on, those before it could not. All are deleted with the session, and
     the oldest above `MAX_THREADS` at the end of a turn.
     """
+    size: int = 0
+    """The bytes of its items."""
     rules: tuple[Rule, ...] = ()
     """What the client has permitted for the rest of the session."""
 

@@ -39,14 +39,17 @@ _CODES: Final[Mapping[FaultKind, str]] = {
 TOO_LONG: Final = TurnError(
     "max_output_tokens", "The answer was cut at the model's limit of output tokens, or at one of this server."
 )
-EXPIRED: Final = TurnError(
-    "request_timeout", "What the turn waits for, a result or an answer, did not come within a day."
-)
 RESTARTED: Final = TurnError(
     "internal_error",
     "The server was restarted, or had an internal error, while this turn was in progress. Send another message to go "
     "on.",
 )
+
+
+def expired(seconds: float) -> TurnError:
+    """Returns the error of a turn that has waited for the client for so long."""
+    message = f"What the turn waits for, a result or an answer, did not come within {seconds:g} seconds"
+    return TurnError("request_timeout", f"{message}, which the operator has set (PROXY_ACTION_TIMEOUT).")
 
 
 def code_of(kind: FaultKind) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from codex_proxy.core.keys import digest_of
-from codex_proxy.parts.sessions import running, service
+from codex_proxy.parts.sessions import service
 from tests.http.claude import claude_proxy
 from tests.http.serving import Proxy, fake_proxy, user
 from tests.parts.sessions.approving import ASKING, KEY, answer_to
@@ -218,11 +218,11 @@ async def test_a_kill_fails_the_turn_of_an_open_question_and_of_one_that_was_ans
         assert (await client.refused(session["id"], answer_to(two))).status == 409
 
 
-async def test_a_question_that_waits_too_long_fails_the_turn(
-    client: AgentsClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(running, "ACTION_SECONDS", 0.0)
-    async with asking(client) as reader:
+async def test_a_question_that_waits_too_long_fails_the_turn(tmp_path: Path) -> None:
+    async with (
+        fake_proxy(tmp_path, **ASKING, action_timeout=0.01) as proxy,
+        asking(AgentsClient(proxy, KEY)) as reader,
+    ):
         told = await reader.rest()
     (failed,) = [event for event in told if event["type"] == "agent.session.turn.failed"]
     assert failed["turn"]["error"]["code"] == "request_timeout"

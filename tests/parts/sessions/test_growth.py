@@ -19,6 +19,7 @@ from tests.http.serving import Proxy, fake_proxy
 from tests.parts.managed_agents.following import IDLE, ManagedClient
 from tests.parts.sessions.driving import AgentsClient
 from tests.parts.sessions.driving import message as sent
+from tests.parts.sessions.driving import result as given
 from tests.parts.sessions.states import HELLO, call, message, new_session, result
 from tests.parts.sessions.test_folders import hosted
 from tests.parts.sessions.test_state_of_approvals import question
@@ -116,3 +117,32 @@ async def test_a_turn_of_a_session_that_is_read_leaves_nothing_in_the_memory(
             finally:
                 tracemalloc.stop()
     assert left < MAX_BYTES * TURNS, left
+
+
+async def test_a_session_that_has_grown_to_its_limit_takes_no_message_and_says_what_to_do(
+    tmp_path: Path,
+) -> None:
+    async with fake_proxy(tmp_path, session_max_bytes=2400) as proxy:
+        client = AgentsClient(proxy)
+        id = await client.idle_session("x" * 1000)
+        await client.turn(id, sent("x" * 1000))
+        refused = await client.refused(id, sent("One more."))
+        assert (refused.status, refused.error["param"]) == (400, "events")
+        assert "PROXY_SESSION_MAX_BYTES" in refused.error["message"]
+        assert (await client.get(f"/sessions/{id}"))["status"] == "idle"
+    async with fake_proxy(tmp_path, session_max_bytes=2400) as proxy:
+        client = AgentsClient(proxy)
+        assert (await client.refused(id, sent("Another one."))).status == 400
+        items = await client.all(f"/sessions/{id}/items")
+        fork = await client.post(f"/sessions/{id}/fork", {"before_item": items[-2]["id"]})
+        await client.turn(fork["id"], sent("Go on."))
+
+
+async def test_a_session_at_its_limit_takes_results_for_which_its_turn_waits(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, session_max_bytes=100) as proxy:
+        client = AgentsClient(proxy)
+        async with client.creation("[[fake:tool_call]]") as reader:
+            told = await reader.until("agent.session.requires_action")
+            [action] = told["session"]["required_actions"]
+            await client.send(told["session"]["id"], given(action))
+            assert (await reader.rest())[-2]["type"] == "agent.session.turn.completed"

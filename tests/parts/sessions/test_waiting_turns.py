@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.parts.sessions import running, service
+from codex_proxy.parts.sessions import service
+from codex_proxy.parts.sessions.service import SESSIONS
 from tests.http.serving import Proxy, fake_proxy, user
 from tests.parts.sessions.driving import (
     CANCEL,
@@ -74,7 +75,8 @@ async def test_more_sessions_than_places_take_their_turns(client: AgentsClient) 
 async def test_a_turn_that_waits_too_long_fails_with_a_reason(
     client: AgentsClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "ACTION_SECONDS", 0.0)
+    assert client.proxy.server.app is not None
+    monkeypatch.setattr(client.proxy.server.app[SESSIONS].settings, "action_timeout", 0.01)
     async with client.creation("[[fake:tool_call]]") as reader:
         waits = await reader.until("agent.session.requires_action")
         told = await reader.rest()
@@ -85,6 +87,7 @@ async def test_a_turn_that_waits_too_long_fails_with_a_reason(
         "agent.session.idle",
     ]
     assert told[1]["turn"]["error"]["code"] == "request_timeout"
+    assert "0.01 seconds" in told[1]["turn"]["error"]["message"]
     (call,) = waits["session"]["required_actions"]
     assert (await client.refused(waits["session"]["id"], result(call))).status == 409
     again = await client.turn(waits["session"]["id"], message("[[fake:text]]"))
