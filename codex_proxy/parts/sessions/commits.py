@@ -15,7 +15,7 @@ from codex_proxy.core.beside_the_loop import beside_the_loop
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.json_values import encode_json
 from codex_proxy.parts.sessions.messages import Told, encode_message
-from codex_proxy.parts.sessions.records import LEASE_LOST, SESSION, item_bytes, records_of
+from codex_proxy.parts.sessions.records import LEASE_LOST, SESSION, records_of
 from codex_proxy.parts.sessions.render import WEBHOOKS, webhook_of
 from codex_proxy.parts.sessions.server import Server
 from codex_proxy.parts.sessions.sessions import Session, SessionTurn
@@ -44,8 +44,7 @@ class Commits:
         self._service = service
         self._owner = owner
         self._id = session.id
-        self.size = session.size
-        """The bytes of the session's items."""
+        self.storage = session.storage
         self._lease = lease
         self.writes = 0
         """How much was written under the lease."""
@@ -57,18 +56,18 @@ class Commits:
     ) -> None:
         """Stores what has changed, then tells readers. `long`: whether that is much text. Raises `Fault`."""
         epoch = self._service.epoch()
-        make = partial(records_of, session, changes.records, epoch, self.size + item_bytes(more))
-        records, size = await beside_the_loop(make, long=long)
-        await self._write([*records, *more], changes, await self._encoded(changes, long=long))
-        self.size = size
+        make = partial(records_of, session, changes.records, epoch, self.storage, more)
+        records, storage = await beside_the_loop(make, long=long)
+        await self._write(records, changes, await self._encoded(changes, long=long))
+        self.storage = storage
 
     async def commit_surely(self, session: Session, changes: Changes, *, long: bool = False) -> None:
         """Stores what has changed, however long the store cannot be reached, then tells readers. `long`: whether that
         is much text. Raises `Fault` NOT_FOUND if the session was deleted, and LEASE_LOST.
         """
         epoch = self._service.epoch()
-        make = partial(records_of, session, changes.records, epoch, self.size)
-        records, self.size = await beside_the_loop(make, long=long)
+        make = partial(records_of, session, changes.records, epoch, self.storage)
+        records, self.storage = await beside_the_loop(make, long=long)
         told = await self._encoded(changes, long=long)
         while True:
             try:

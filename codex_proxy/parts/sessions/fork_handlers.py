@@ -178,7 +178,7 @@ async def _create(
     now, long = sessions.epoch(), len(entries) > MANY_ENTRIES
     past = await beside_the_loop(partial(past_of, session, turns, entries, sessions.new_id, now), long=long)
     stored: list[Stored] = [*past.turns, *past.entries, *([past.page] if past.page else [])]
-    records, _ = await beside_the_loop(partial(records_of, session, stored, now), long=long)
+    records, _ = await beside_the_loop(partial(records_of, session, stored, now, session.storage), long=long)
     live = sessions.new(owner, session, past)
     await sessions.run(sessions.create(live, [], prepared, [*records, *asked.records(session)]))
     return live.session

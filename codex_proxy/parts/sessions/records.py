@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from typing import Any, Final, Generic, NamedTuple, TypedDict, TypeVar, Unpack
+from typing import Any, Final, Generic, NamedTuple, TypedDict, TypeVar, Unpack, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -15,10 +15,12 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.parts.sessions.agents import StoredAgent
 from codex_proxy.parts.sessions.approvals import Ask
+from codex_proxy.parts.sessions.images import Image, image_ids, with_images, without_images
 from codex_proxy.parts.sessions.log import LogPage
 from codex_proxy.parts.sessions.sessions import (
     Call,
     Entry,
+    ItemStorage,
     Session,
     SessionTurn,
     Subagent,
@@ -45,6 +47,8 @@ T = TypeVar("T")
 S = TypeVar("S", Entry, SessionTurn)
 
 MAX_PAGE: Final = 100
+MAX_IMAGES_KNOWN: Final = 50
+"""How many of a session's images are known to be stored: others are written again."""
 
 
 class Input(msgspec.Struct, frozen=True):
@@ -76,6 +80,7 @@ AGENT_VERSION: Final = Kind("agent_version", StoredAgent, "Version")
 SESSION: Final = Kind("session", Session, "Session")
 TURN: Final = Kind("session_turn", SessionTurn, "Turn")
 ENTRY: Final = Kind("session_item", Entry, "Item")
+IMAGE: Final = Kind("session_image", Image, "Image")
 SUBAGENT: Final = Kind("subagent", Subagent, "Subagent")
 LOG: Final = Kind("session_log", LogPage, "Log")
 CALL: Final = Kind("session_call", Call, "Call")
@@ -105,20 +110,36 @@ def version_id(agent: str, version: int) -> str:
 
 
 def records_of(
-    session: Session, stored: Iterable[Stored], now: float, size: int = 0
-) -> tuple[list[Record], int]:
-    """Returns the records of a change of a session, in the order in which they are to be written, and the bytes of the
-    session's items. `size`: those before.
+    session: Session, stored: Iterable[Stored], now: float, storage: ItemStorage, more: Sequence[Record] = ()
+) -> tuple[list[Record], ItemStorage]:
+    """Returns the records of a change of a session, in the order in which they are to be written, with `more` behind
+    them, and what the session's items take then. `storage`: what they took before.
     """
-    stored = list(stored)
-    below = [_record(session, each, now) for each in stored if not isinstance(each, Session)]
-    size += item_bytes(below)
-    own = (replace(each, size=size) for each in stored if isinstance(each, Session))
-    return [*(_record(session, each, now) for each in own), *below], size
+    images: dict[str, Image] = {}
+    below: list[Record] = []
+    own: list[Session] = []
+    for each in stored:
+        if isinstance(each, Session):
+            own.append(each)
+        elif isinstance(each, Entry):
+            entry, its = without_images(each, session.id)
+            images |= its
+            below.append(_record(session, entry, now))
+        else:
+            below.append(_record(session, each, now))
+    new = [id for id in images if id not in storage.images]
+    below += (_image_record(session, id, images[id], now) for id in new)
+    below += more
+    size = sum(len(record.json) for record in below if record.kind in (ENTRY.name, IMAGE.name))
+    last = (*storage.images, *(record.id for record in below if record.kind == IMAGE.name))[
+        -MAX_IMAGES_KNOWN:
+    ]
+    storage = ItemStorage(storage.size + size, last)
+    return [*(_record(session, replace(each, storage=storage), now) for each in own), *below], storage
 
 
-def item_bytes(records: Iterable[Record]) -> int:
-    return sum(len(record.json) for record in records if record.kind == ENTRY.name)
+def _image_record(session: Session, id: str, image: Image, now: float) -> Record:
+    return Record(kind=IMAGE.name, id=id, json=msgspec.json.encode(image), created=now, parent=session.id)
 
 
 def _record(session: Session, stored: Stored, now: float) -> Record:
@@ -199,7 +220,16 @@ class SessionStore:
     async def find(self, owner: str, kind: Kind[T], id: str) -> T | None:
         with store_errors_as_faults():
             record = await self._store.record(owner, kind.name, id)
-        return None if record is None else kind.decode(record)
+        return None if record is None else (await self._decoded(owner, kind, [record]))[0]
+
+    async def _decoded(self, owner: str, kind: Kind[T], records: Sequence[Record]) -> list[T]:
+        """Returns the objects of records, entries with their images."""
+        found = list(map(kind.decode, records))
+        entries = [each for each in found if isinstance(each, Entry)]
+        images = {id: await self.get(owner, IMAGE, id) for id in image_ids(entries)}
+        if not images:
+            return found
+        return [cast("T", with_images(each, images)) for each in entries]
 
     async def get(self, owner: str, kind: Kind[T], id: str) -> T:
         found = await self.find(owner, kind, id)
@@ -233,7 +263,7 @@ class SessionStore:
                 found = await self._store.records(owner, kind.name, page, parent=parent)
             except NotStored as error:
                 raise unknown_after or not_found(kind, error.id) from None
-        return Page(tuple(map(kind.decode, found.items)), found.has_more)
+        return Page(tuple(await self._decoded(owner, kind, found.items)), found.has_more)
 
     async def newest_sessions(self, owner: str) -> list[Session]:
         """Returns the sessions that were made last, at most `MAX_PARENTS_SEARCHED`, the newest first."""

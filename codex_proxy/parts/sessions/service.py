@@ -317,7 +317,7 @@ class Sessions:
 
     async def _submit(self, live: LiveSession, given: Submit) -> None:
         if any(isinstance(change, list | HeldMessages) for change in given.changes):
-            self._check_size(live.commits.size)
+            self._check_size(live.commits.storage.size)
             if not live.session.turn:
                 self.check_room(live.owner)
         if pictured := [content for change in given.changes for content in _with_images(change)]:

@@ -108,6 +108,15 @@ def folder_environment(session: str, folder: str, remote_url: str = "") -> dict[
     return {**own, "remote_url": remote_url, "capability_directories": []}
 
 
+class ItemStorage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the items of a session take in the store."""
+
+    size: int = 0
+    """Their bytes, with those of their images."""
+    images: tuple[str, ...] = ()
+    """The ids of the images that were stored last."""
+
+
 class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A session. Times: seconds since 1970."""
 
@@ -160,8 +169,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The agent's own sessions: the last one goes on, those before it could not. All are deleted with the session, and
     the oldest above `MAX_THREADS` at the end of a turn.
     """
-    size: int = 0
-    """The bytes of its items."""
+    storage: ItemStorage = ItemStorage()
     rules: tuple[Rule, ...] = ()
     """What the client has permitted for the rest of the session."""
 

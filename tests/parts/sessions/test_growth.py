@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 import tracemalloc
 import types
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,8 +15,11 @@ import pytest
 
 from codex_proxy.core.events import Event, OfSubagent, Stop, SubagentOpened, TurnEnded, TurnStarted
 from codex_proxy.parts.sessions.approvals import Approval
+from codex_proxy.parts.sessions.records import IMAGE, SESSION
+from codex_proxy.parts.sessions.service import SESSIONS
 from codex_proxy.parts.sessions.state import SessionState
 from codex_proxy.parts.sessions.subagents import MAX_KEPT
+from codex_proxy.store.values import PageRequest
 from tests.http.serving import Proxy, fake_proxy
 from tests.parts.managed_agents.following import IDLE, ManagedClient
 from tests.parts.sessions.driving import AgentsClient
@@ -23,6 +28,7 @@ from tests.parts.sessions.driving import result as given
 from tests.parts.sessions.states import HELLO, call, message, new_session, result
 from tests.parts.sessions.test_folders import hosted
 from tests.parts.sessions.test_state_of_approvals import question
+from tests.pictures import png_of, url_of
 
 TURNS = 100
 MAX_BYTES = 1000
@@ -146,3 +152,31 @@ async def test_a_session_at_its_limit_takes_results_for_which_its_turn_waits(tmp
             [action] = told["session"]["required_actions"]
             await client.send(told["session"]["id"], given(action))
             assert (await reader.rest())[-2]["type"] == "agent.session.turn.completed"
+
+
+async def test_an_image_that_is_sent_often_is_stored_once_and_shown_each_time(tmp_path: Path) -> None:
+    url = url_of(png_of(60, 60, zlib.compress(os.urandom(61 * 60))))
+    picture = sent("Look.")
+    picture["input"][0]["content"].append({"type": "input_image", "image_url": url})
+    path = tmp_path / "store.db"
+    async with fake_proxy(tmp_path, store=str(path)) as proxy:
+        client = AgentsClient(proxy)
+        id = await client.idle_session()
+        for _ in range(5):
+            await client.turn(id, picture)
+    async with fake_proxy(tmp_path, store=str(path)) as proxy:
+        client = AgentsClient(proxy)
+        await client.turn(id, picture)
+        items = await client.all(f"/sessions/{id}/items")
+        fork = await client.post(f"/sessions/{id}/fork", {})
+        copied = await client.all(f"/sessions/{fork['id']}/items")
+        assert client.proxy.server.app is not None
+        store = client.proxy.server.app[SESSIONS].store
+        for parent in (id, fork["id"]):
+            page = PageRequest(100, "asc", None)
+            assert len((await store.page("local", IMAGE, page, parent=parent)).items) == 1
+        size = (await store.get("local", SESSION, id)).storage.size
+    assert len(url) < size < 2 * len(url) + 5000
+    for found in (items, copied):
+        shown = [part["image_url"] for item in found for part in item["content"] if "image_url" in part]
+        assert shown == [url] * 6

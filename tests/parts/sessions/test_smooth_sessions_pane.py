@@ -47,7 +47,9 @@ async def test_ten_thousand_items_are_loaded_and_found(browser: Browser, tmp_pat
         for start in range(0, ITEMS, 1000):
             numbers = range(start, start + 1000)
             entries = [Entry(f"msg_x_{n}", f"turn_{n // 10}", UserMessage(content(n))) for n in numbers]
-            await sessions.store.write("local", records_of(session, entries, sessions.now())[0])
+            await sessions.store.write(
+                "local", records_of(session, entries, sessions.now(), session.storage)[0]
+            )
         async with open_page(browser, proxy, f"sessions/{id}") as page:
             await page.evaluate(MEASURE)
             await expect(page.get_by_text(f"Message {ITEMS - 1}.")).to_be_in_viewport(timeout=PATIENCE * 1000)
