@@ -11,10 +11,12 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from codex_proxy.core.faults import Fault, FaultKind
+from codex_proxy.core.media import PdfTexts
 from codex_proxy.http.body import name_ignored, parse_body, read_body
 from codex_proxy.http.endpoint import json_response
 from codex_proxy.http.middleware.request_context import OWNER
 from codex_proxy.parts.managed_agents import agents, environments, wire
+from codex_proxy.parts.managed_agents.documents import with_pdf_texts
 from codex_proxy.parts.managed_agents.environments import (
     ENVIRONMENT,
     ENVIRONMENT_NAME,
@@ -55,7 +57,12 @@ async def parse(request: web.Request, model: type[M]) -> M:
 async def parse_with_bytes(request: web.Request, model: type[M]) -> tuple[M, bytes]:
     """Returns what `parse` does, and the body as it came."""
     body = await read_body(request)
-    given, ignored = await parse_body(request, body, lambda body, _: parse_body_of(model, body))
+
+    def parse_with_pdfs(body: bytes, pdfs: PdfTexts | None) -> tuple[M, tuple[str, ...]]:
+        given, ignored = parse_body_of(model, body)
+        return with_pdf_texts(given, pdfs), ignored
+
+    given, ignored = await parse_body(request, body, parse_with_pdfs)
     name_ignored(request, ignored)
     return given, body
 

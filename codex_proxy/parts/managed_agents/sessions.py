@@ -67,7 +67,9 @@ def _part(block: Any, place: str) -> dict[str, Any]:
             raise _no_such_file(id, place)
         case wire.DocumentBlock(source=wire.FileSource(file_id=id)):
             raise _no_such_file(id, place)
-    message = "sessions take images as data or by URL, and documents as text. Put the file into the folder."
+    message = (
+        "sessions take images as data or by URL, and documents as text or PDF. Put the file into the folder."
+    )
     raise refused(message, f"{place}.source")
 
 

@@ -5,20 +5,24 @@ folder of a session.
 from __future__ import annotations
 
 import asyncio
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from anthropic.types.beta.sessions import BetaManagedAgentsFileResource
 from msgspec.structs import replace
 
+from codex_proxy.http import body
 from codex_proxy.parts.managed_agents import resources
 from codex_proxy.parts.sessions.agents import AgentSettings
 from codex_proxy.parts.sessions.commands import Change
 from codex_proxy.parts.sessions.placed_files import FileResource
 from codex_proxy.parts.sessions.sessions import Session
+from codex_proxy.workers.pdf_reader import PdfReader, can_read_pdfs
 from tests import pdfs
 from tests.access.keyed import key_header, keyed_proxy
 from tests.http.serving import Proxy, fake_proxy
@@ -84,11 +88,27 @@ async def test_the_result_of_a_custom_tool_may_name_a_file(proxy: Proxy, client:
         await client.until_rest(id, stream)
 
 
-async def test_a_pdf_in_a_message_is_refused(proxy: Proxy, client: ManagedClient) -> None:
+@pytest.mark.skipif(not can_read_pdfs(), reason="needs pypdf")
+async def test_the_text_of_a_pdf_reaches_the_agent(proxy: Proxy, client: ManagedClient) -> None:
+    file = await uploaded(
+        proxy, ANTHROPIC, data=pdfs.pdf(WORDS), media_type="application/pdf", filename="a.pdf"
+    )
+    id = await client.new_session(initial_events=[message_of(naming(file))])
+    data = {"type": "base64", "media_type": "application/pdf", "data": b64encode(pdfs.pdf("Other.")).decode()}
+    told = await client.turn(id, message_of({"type": "document", "source": data}))
+    assert WORDS in (await client.events(id))[0]["content"][1]["text"]
+    assert "Other." in told[0]["content"][1]["text"]
+    assert "Other." in said(told)[0]
+
+
+async def test_a_pdf_is_refused_where_it_cannot_be_read(
+    proxy: Proxy, client: ManagedClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(body, "PDF_READER", web.AppKey("no_reader", PdfReader))
     file = await uploaded(proxy, ANTHROPIC, data=pdfs.pdf(WORDS), media_type="application/pdf")
     id = await client.new_session()
     words = await client.refused(400, f"/sessions/{id}/events", {"events": [message_of(naming(file))]})
-    assert words.startswith("events[0].content[1].source: sessions take images")
+    assert words.startswith("events[0].content[1].source: Invalid file: this server does not read PDFs.")
 
 
 async def test_a_file_of_another_key_is_unknown_in_a_message(tmp_path: Path) -> None:
