@@ -21,6 +21,7 @@ from codex_proxy.parts.sessions import (
     handlers,
     request_values,
     summary_handlers,
+    turn_traces,
     wire,
 )
 from codex_proxy.parts.sessions.agents import Agent, AgentDeleted
@@ -251,6 +252,12 @@ ENDPOINTS: Final = (
     _endpoint(f"GET {_SESSION}/turns", handlers.list_session_turns, ItemList[Turn], parameters=_PAGE),
     _endpoint(f"GET {_SESSION}/turns/{{turn_id}}", handlers.retrieve_session_turn, Turn),
     _endpoint(
+        f"GET {_SESSION}/traces",
+        turn_traces.list_session_traces,
+        ItemList[turn_traces.Trace],
+        parameters=_PAGE,
+    ),
+    _endpoint(
         f"GET {_SESSION}/turns/{{turn_id}}/items",
         handlers.list_turn_items,
         ItemList[Object],
@@ -264,7 +271,7 @@ ENDPOINTS: Final = (
             parameters=_PAGE,
             operation_id=f"list_session_{name}",
         )
-        for name in ("artifacts", "traces")
+        for name in ("artifacts",)
     ),
     _endpoint(
         f"GET {_SESSION}/subagents", handlers.list_subagents, ItemList[SubagentObject], parameters=_PAGE

@@ -372,14 +372,15 @@ async def create_session_events(request: web.Request) -> web.Response:
     """
     sessions, owner = sessions_at(request)
     given, body = await parse(request, wire.EventsBody)
-    session = await sessions.session(owner, id_in(request))
-    request[NOTES] |= {"session": session.id}
+    id = id_in(request)
+    await sessions.require(owner, id)
+    request[NOTES] |= {"session": id}
     key = idempotency_key(request)
     changes = [_change(event, f"events[{index}]") for index, event in enumerate(given.events)]
     if not changes:
         return web.Response(status=202)
     known = None if key is None else (key, hashlib.sha256(body).hexdigest())
-    await sessions.run(sessions.submit(owner, session.id, marked(changes, request), known))
+    await sessions.run(sessions.submit(owner, id, marked(changes, request), known))
     return web.Response(status=202)
 
 

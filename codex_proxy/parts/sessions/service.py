@@ -118,6 +118,11 @@ class Sessions:
     async def session(self, owner: str, id: str) -> Session:
         return await self.store.get(owner, SESSION, id)  # a live one may be ahead of what is stored
 
+    async def require(self, owner: str, id: str) -> None:
+        """Raises `Fault` NOT_FOUND if there is no such session."""
+        if (owner, id) not in self._live:  # what waits for an answer is there
+            await self.session(owner, id)
+
     @contextlib.asynccontextmanager
     async def live(self, owner: str, id: str) -> AsyncIterator[LiveSession]:
         """Yields a session to act on, which this server holds meanwhile. Raises `HeldElsewhere` if another one does,
