@@ -18,6 +18,7 @@ from codex_proxy.core.events import Stop, TurnElsewhere, TurnEnded
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.core.keys import NO_KEY_OWNER
 from codex_proxy.core.own_errors import trace_of
+from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Turn, fixed_by_session
 from codex_proxy.parts.sessions.agent_threads import AgentThreads
 from codex_proxy.parts.sessions.approvals import MAY_NOT_APPROVE, Approval, Ask
@@ -37,6 +38,7 @@ from codex_proxy.parts.sessions.conversation import message_item
 from codex_proxy.parts.sessions.records import (
     LEASE_LOST,
     SESSION,
+    TURN,
     Input,
     input_record,
     not_found,
@@ -293,10 +295,18 @@ class LiveSession:
         id = given.result.call_id
         call = self.state.call(id) or await self._service.store.call(self.owner, self.session.id, id)
         with once(given.once, id):
+            if call is not None and call.turn != given.turn:
+                await self._refuse_late(given)
             if is_new_result(given, call, self.session):
                 self.state.add_result(given, now)
             elif given.once:
                 raise conflict("The call has its result already.")
+
+    async def _refuse_late(self, given: Result) -> None:
+        """Raises `Fault` CONFLICT for a result of a turn that has ended: its call's id is that of a later one, too."""
+        turn = await self._service.store.find(self.owner, TURN, given.turn)
+        if turn is not None and turn.session == self.session.id:
+            raise conflict(f"The turn of the call '{excerpt(given.result.call_id)}' has ended.")
 
     async def _apply_answer(self, given: Approval, now: int) -> Ask | None:
         id = given.request_id

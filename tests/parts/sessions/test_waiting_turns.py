@@ -20,6 +20,8 @@ from tests.parts.sessions.driving import (
     session_body,
     text_of,
 )
+from tests.parts.sessions.test_folders import hosted
+from tests.parts.sessions.test_steering import claude_code
 
 
 @pytest.fixture
@@ -131,4 +133,25 @@ async def test_a_cancel_at_the_moment_of_the_end_of_a_turn_leaves_the_next_one_a
             await client.send(id, message("[[fake:text]]"))
             ended = await reader.until(*TURN_ENDS)
             assert ended["type"] == "agent.session.turn.completed"
+            await reader.until("agent.session.idle")
+
+
+async def test_a_late_result_of_a_call_whose_id_came_again_is_a_conflict(tmp_path: Path) -> None:
+    """The fake of Claude Code counts its calls anew in each process."""
+    async with claude_code(tmp_path, {}) as proxy:
+        client = AgentsClient(proxy)
+        async with client.creation(
+            "[[fake:tool_call]]", environment=hosted(tmp_path)["environment"]
+        ) as reader:
+            first = (await reader.until("agent.session.requires_action"))["session"]
+            await client.send(first["id"], CANCEL)
+            await reader.rest()
+        async with client.following(first["id"]) as reader:
+            await client.send(first["id"], message("[[fake:tool_call]]"))
+            second = (await reader.until("agent.session.requires_action"))["session"]
+            [late], [call] = first["required_actions"], second["required_actions"]
+            assert late["call_id"] == call["call_id"]
+            assert (await client.refused(first["id"], result(late))).status == 409
+            assert (await client.refused(first["id"], result({**late, "turn_id": "turn_9"}))).status == 400
+            await client.send(first["id"], result(call))
             await reader.until("agent.session.idle")
