@@ -127,7 +127,9 @@ KNOWN: Final[Mapping[str, KnownPart]] = {
     "sessions": KnownPart(
         settings=("action_timeout", "session_max_bytes"), paths=("/agents", "/agents/", "/vaults")
     ),
-    "managed_agents": KnownPart(paths=("/environments", "/environments/", "/sessions", "/sessions/")),
+    "managed_agents": KnownPart(
+        paths=("/agents", "/agents/", "/environments", "/environments/", "/sessions", "/sessions/")
+    ),
     "snapshots": KnownPart(
         settings=(
             *("snapshot_max_bytes", "snapshot_max_file_bytes", "snapshot_max_files"),

@@ -23,8 +23,8 @@ def with_pdf_texts(given: M, pdfs: PdfTexts | None) -> M:
     """Returns a body with the texts of the PDFs in its events. One that is not known is added to `pdfs.unread`, and has
     no text before the body is parsed again. Raises `Fault`, also for any PDF if `pdfs` is None.
     """
-    for field in ("events", "initial_events"):
-        events = getattr(given, field, None)
+    sent, initial = getattr(given, "events", None), getattr(given, "initial_events", None)
+    for field, events in (("events", sent), ("initial_events", initial)):
         if isinstance(events, list):
             found = [_event(event, f"{field}[{index}]", pdfs) for index, event in enumerate(events)]
             given = given.model_copy(update={field: found})
