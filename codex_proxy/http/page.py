@@ -54,6 +54,7 @@ FILES: Final = {
     "changes.js": "text/javascript",
     "turn_files.js": "text/javascript",
     "asks.js": "text/javascript",
+    "forms.js": "text/javascript",
 }
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "

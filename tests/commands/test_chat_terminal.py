@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from collections.abc import Sequence
@@ -167,6 +168,36 @@ async def test_a_person_declines_with_words(tmp_path: Path) -> None:
             item for item in await items(proxy, summary["id"], KEY) if item["type"] == "command_execution"
         ]
         assert [item["status"] for item in done] == ["failed"]
+
+
+async def test_a_person_fills_in_a_form_of_an_acp_program(tmp_path: Path) -> None:
+    properties = {
+        "nights": {"type": "integer", "title": "Nights"},
+        "class": {"type": "string", "title": "Class", "enum": ["first", "second"]},
+        "window": {"type": "boolean", "title": "Window"},
+    }
+    schema = {"type": "object", "properties": properties, "required": ["nights"]}
+    form = json.dumps({"mode": "form", "message": "Where to?", "requestedSchema": schema})
+    async with fake_proxy(tmp_path, **ASKING | {"fake_dialect": "acp"}) as proxy:
+        async with terminal(proxy.url, tmp_path, "--key", KEY, f"[[fake:text form='{form}']]") as chat:
+            await chat.shows("fill it in")
+            await chat.press_until("a", lambda: b"Nights:" in chat.shown)
+            chat.type("many")
+            await chat.shows("is no number")
+            told = chat.shown.count(b"Nights:")
+            await chat.press_until("a", lambda: chat.shown.count(b"Nights:") > told)
+            chat.press("\x15")  # clears what was pressed
+            chat.type("3")
+            await chat.shows("second")
+            chat.type("2")
+            await chat.shows("Window (y or n")
+            chat.type("")
+            await chat.shows("Sent.")
+            await chat.shows(SAYS)
+        [summary] = await summaries(proxy, KEY)
+        messages = [item for item in await items(proxy, summary["id"], KEY) if item["type"] == "message"]
+        given = {"action": "accept", "content": {"class": "second", "nights": 3}}
+        assert json.dumps(given) in "".join(map(text_of, messages))
 
 
 async def test_this_kind_is_allowed_for_the_session_by_the_rule_that_is_shown(tmp_path: Path) -> None:

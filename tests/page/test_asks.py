@@ -275,3 +275,64 @@ async def test_a_card_is_not_wider_than_the_window(page: Page, width: int) -> No
     await show(page, ask(rule=RULE, arguments={"command": "x" * 5000, "cwd": "/" + "y" * 500}))
     assert await page.evaluate("document.documentElement.scrollWidth") <= width
     await page.set_viewport_size({"width": 1280, "height": 800})
+
+
+FIELDS = [
+    {"name": "city", "type": "text", "title": "City <b>\u202e", "required": True, "default": "Rome"},
+    {"name": "nights", "type": "integer", "title": "Nights", "minimum": 1},
+    {"name": "class", "type": "choice", "title": "Class", "options": [{"value": "2", "title": "Second"}]},
+    {"name": "meals", "type": "choices", "title": "Meals", "options": [{"value": "d", "title": "dinner"}]},
+    {"name": "window", "type": "boolean", "title": "Window", "default": True},
+]
+
+
+async def test_a_form_is_filled_in_with_the_keyboard(page: Page) -> None:
+    card = await show(page, ask("ask_user", {"message": "Where to?", "fields": FIELDS}))
+    await ready(page)
+    city = card.get_by_label("City")
+    await expect(city).to_have_value("Rome")
+    await expect(card.get_by_text("City <b>U+202E (required)")).to_be_visible()
+    await city.focus()
+    await page.keyboard.press("Control+A")
+    await page.keyboard.type("Oslo")
+    await page.keyboard.press("Tab")
+    await page.keyboard.type("3")
+    await page.keyboard.press("Tab")
+    await page.keyboard.press("ArrowDown")
+    await page.keyboard.press("Tab")
+    await page.keyboard.press("Space")
+    await expect(card.get_by_label("Class")).to_have_value("0")
+    assert not (await Axe().run(page)).response["violations"]
+    await card.get_by_role("button", name="Send").focus()
+    await ready(page)
+    await page.keyboard.press("Enter")
+    await expect(card.get_by_role("status")).to_have_text("Sent.")
+    content = {"city": "Oslo", "nights": 3, "class": "2", "meals": ["d"], "window": True}
+    assert await page.evaluate("window.done") == [
+        {"decision": "approve", "digest": "abc", "content": content}
+    ]
+
+
+async def test_what_is_left_empty_is_not_sent_and_a_refusal_can_be_mended(page: Page) -> None:
+    card = await show(page, ask("ask_user", {"message": "Where to?", "fields": FIELDS[:3]}), status=400)
+    await ready(page)
+    await card.get_by_label("City").fill("")
+    await press(card, "Send")
+    await expect(card.get_by_role("status")).to_contain_text("The server says no.")
+    assert (await page.evaluate("window.done"))[-1]["content"] == {}
+    await ready(page)
+    await press(card, "Decline")
+    assert "content" not in (await page.evaluate("window.done"))[-1]
+
+
+async def test_a_page_to_open_is_a_link_to_another_tab_that_knows_nothing_of_this_one(page: Page) -> None:
+    card = await show(page, ask("open_url", {"message": "Sign in.", "url": "https://example.com/?a=1"}))
+    await expect(card.get_by_label("Address")).to_have_text("https://example.com/?a=1")
+    link = card.get_by_role("link")
+    assert await link.get_attribute("href") == "https://example.com/?a=1"
+    assert (await link.get_attribute("target"), await link.get_attribute("rel")) == (
+        "_blank",
+        "noopener noreferrer",
+    )
+    card = await show(page, ask("open_url", {"message": "Sign in.", "url": "javascript:alert(1)"}))
+    await expect(card.get_by_role("link")).to_have_count(0)

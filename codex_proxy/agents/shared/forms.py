@@ -184,27 +184,43 @@ def check_values(fields: Sequence[FormField], given: Mapping[str, Any]) -> None:
     known = {field.name: field for field in fields}
     for name in given:
         if name not in known:
-            raise _fault("The form has no such field.", name)
+            raise _fault("the form has no such field.", name)
     for field in fields:
         if field.name not in given:
             if field.required:
-                raise _fault("The form needs this field.", field.name)
+                raise _fault("the form needs it.", field.name)
         elif trouble := trouble_with(field, given[field.name]):
             raise _fault(trouble, field.name)
 
 
 def _fault(message: str, name: str) -> Fault:
-    return bad_request(message, f"content.{excerpt(name)}")
+    return bad_request(f"The field '{excerpt(name)}': {message}", f"content.{excerpt(name)}")
 
 
 def trouble_with(field: FormField, value: object) -> str:
     """Returns what is wrong with a value; empty if it fits the field."""
     size = _size(field, value)
     if size is None:
-        return f"Give {_WANTED[field.type]}."
+        return f"give {_WANTED[field.type]}."
     low = field.minimum is not None and size < field.minimum
     high = field.maximum is not None and size > field.maximum
-    return f"Give {_WANTED[field.type]} within the field's bounds." if low or high else ""
+    return f"give {_WANTED[field.type]}{_within(field)}." if low or high else ""
+
+
+def _within(field: FormField) -> str:
+    low = "" if field.minimum is None else f" from {field.minimum:g}"
+    high = "" if field.maximum is None else f" up to {field.maximum:g}"
+    return f" ({_OF[field.type]}{low}{high})"
+
+
+_OF: Final[Mapping[FieldType, str]] = {
+    "text": "characters",
+    "number": "",
+    "integer": "",
+    "boolean": "",
+    "choice": "",
+    "choices": "options",
+}
 
 
 _WANTED: Final[Mapping[FieldType, str]] = {

@@ -382,12 +382,19 @@ class Conversation:
         self.model = name
 
     async def answer(
-        self, ask: Object, decision: Literal["approve", "deny"], *, for_session: bool = False, words: str = ""
+        self,
+        ask: Object,
+        decision: Literal["approve", "deny"],
+        *,
+        for_session: bool = False,
+        words: str = "",
+        content: Object | None = None,
     ) -> None:
-        """Answers a question as it was shown."""
+        """Answers a question as it was shown. `content`: the values of a form."""
         body = {"decision": decision, "digest": ask["digest"]}
         body |= {"for_session": True} if for_session else {}
         body |= {"message": words} if words else {}
+        body |= {"content": content} if content is not None else {}
         await self.server.ask("POST", f"{self.path}/asks/{quote(ask['request_id'], safe='')}", body)
 
 

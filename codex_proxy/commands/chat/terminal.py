@@ -21,6 +21,7 @@ from codex_proxy.commands.chat.conversation import (
     Object,
     turn_that_ended,
 )
+from codex_proxy.commands.chat.forms import fields_of, label_of, value_of
 from codex_proxy.commands.chat.prompt import Prompt, Screen
 from codex_proxy.commands.chat.text import Safe, ask_lines
 from codex_proxy.commands.chat.turn_files import headline
@@ -62,7 +63,8 @@ class Terminal(Listener):
         self._visible = self._viewed = False
         """Whether the user can see it, and whether all of it."""
         self._answered = set[str]()
-        self._declining: Object | None = None
+        self._answering: tuple[Object, str] | None = None
+        """A question for whose answer the user writes something, and the key."""
         self._interrupted = -LEAVE_SECONDS
         self.leaving = False
 
@@ -116,10 +118,13 @@ class Terminal(Listener):
     async def _turn_of_user(self) -> None:
         draft, self.draft = self.draft, ""
         text = await self.prompt.read(draft)
-        if self._declining is not None:
-            ask, self._declining, self.draft = self._declining, None, text
-            words = await self.read_line("Words for the agent, or nothing: ")
-            self._spawn(self._answer(ask, "d", words))
+        if self._answering is not None:
+            (ask, key), self._answering, self.draft = self._answering, None, text
+            if key == "d":
+                words = await self.read_line("Words for the agent, or nothing: ")
+                self._spawn(self._answer(ask, "d", words))
+            elif (content := await self._fill_in(ask)) is not None:
+                self._spawn(self._answer(ask, key, content=content))
         elif text.startswith("/"):
             try:
                 await run_command(self, text)
@@ -252,6 +257,8 @@ class Terminal(Listener):
             )
         if not self._viewed:
             return "v view all of it before it can be allowed · d decline", "vd"
+        if fields_of(ask):
+            return "a fill it in · d decline · v view", "adv"
         if not ask["rule"]:
             return "a allow once · d decline · v view", "adv"
         rule = f"s: {escape(ask['rule'])}"
@@ -263,23 +270,47 @@ class Terminal(Listener):
             return
         if key == "v":
             self._show_ask(ask)
-        elif key == "d":
-            self._declining = ask
+        elif key == "d" or fields_of(ask):
+            self._answering = ask, key
             self.prompt.leave(draft=True)
         else:
             self._spawn(self._answer(ask, key))
 
-    async def _answer(self, ask: Object, key: str, words: str = "") -> None:
+    async def _fill_in(self, ask: Object) -> Object | None:
+        """Asks for the values of a form. Returns None if one is left out that the form needs, or is none."""
+        content: Object = {}
+        for field in fields_of(ask):
+            try:
+                value = value_of(field, await self.read_line(label_of(field)))
+            except UserError as error:
+                self.fail(f"{error} Nothing was sent.")
+                return None
+            if value is not None:
+                content[field["name"]] = value
+            elif field.get("required"):
+                self.fail("The form needs this. Nothing was sent.")
+                return None
+        return content
+
+    async def _answer(self, ask: Object, key: str, words: str = "", content: Object | None = None) -> None:
         self._ask = None
         self._answered.add(ask["request_id"])
         decision: Any = "deny" if key == "d" else "approve"
         try:
-            await self.conversation.answer(ask, decision, for_session=key == "s", words=words)
+            await self.conversation.answer(
+                ask, decision, for_session=key == "s", words=words, content=content
+            )
         except UserError:
             self._answered.discard(ask["request_id"])
             await self.conversation.refresh()  # shows it again if it is still open
             raise
-        self.say({"a": "Allowed once.", "s": "Allowed for this session.", "d": "Declined."}[key])
+        self.say(
+            {
+                "a": "Allowed once." if content is None else "Sent.",
+                "s": "Allowed for this session.",
+                "d": "Declined.",
+            }[key]
+        )
         self.on_summary()
 
     # --- what the user sees and does ----------------------------------------------------------------

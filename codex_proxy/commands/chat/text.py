@@ -15,6 +15,7 @@ from rich.markdown import CodeBlock, Markdown, MarkdownElement
 from rich.segment import Segment
 from rich.text import Text
 
+from codex_proxy.commands.chat.forms import fields_of
 from codex_proxy.core.shown_text import escape, escape_lines
 
 FOLDED_LINES: Final = 12
@@ -208,8 +209,12 @@ def ask_lines(ask: dict[str, Any]) -> Iterator[Text]:
             yield from exact(change["moved_to"], "bold", "  moved to ")
         for each in change["diff"].rstrip("\n").split("\n"):
             yield from exact(each, str(diff_line(each, kind).style), "  ")
+    for asked in fields_of(ask):
+        needed = " (required)" if asked.get("required") else ""
+        yield from exact(asked["title"] + needed, "bold", "  asks for: ")
+        yield from exact(asked.get("description", ""), "bold", "    ") if asked.get("description") else ()
     for field, value in fields.items():
-        if value is not None:
+        if value is not None and not (field == "fields" and fields_of(ask)):
             first, *others = (value if isinstance(value, str) else _json(value)).split("\n")
             yield from exact(first, "bold", f"  {field}: ")
             for each in others:

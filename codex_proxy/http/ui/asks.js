@@ -1,5 +1,6 @@
 // An agent's question for permission, as a card: all that is asked can be seen, and nothing is answered by mistake.
 import { diffView } from "./diff.js";
+import { formOf } from "./forms.js";
 import { exactly, h, shown } from "./lib.js";
 
 const UNREADY = 500; // milliseconds in which a card that has just appeared or moved takes no answer
@@ -8,7 +9,7 @@ const FINAL = [403, 404, 409]; // answers that another try does not change
 
 /**
  * The card of a question (`request_id`, `name`, `arguments`, `message`, `server_label`, `digest`, `rule`).
- * `answer({decision, digest, for_session, message})` sends the answer; the promise's rejection is told in the card.
+ * `answer({decision, digest, for_session, message, content})` sends the answer; the promise's rejection is told in the card.
  * The event `answered` tells the card that the question is open no longer: it says so if it was answered elsewhere, and
  * removes itself. The event `closed` tells it that it is shown no longer.
  */
@@ -16,13 +17,14 @@ export function askCard(ask, answer) {
   const status = h("p", { role: "status" });
   const words = h("textarea", { rows: "1", maxlength: "2000" });
   const button = (label, given, kind) => h("button", { type: "button", class: kind, onclick: () => send(given) }, label);
+  const form = isOwn(ask, "ask_user") ? formOf(ask.arguments.fields) : null;
   const buttons = [
-    button("Allow once", { decision: "approve" }, "main"),
+    button(form ? "Send" : "Allow once", { decision: "approve" }, "main"),
     ask.rule ? button("Allow this kind for the session", { decision: "approve", for_session: true }) : null,
     button("Decline", { decision: "deny" }),
   ].filter(Boolean);
   const card = h("section", { class: "ask", "aria-label": "Question of the agent" },
-    h("h3", {}, "May the agent do this?"), h("p", {}, exactly(ask.message)), contentsOf(ask),
+    h("h3", {}, form ? "The agent asks you" : "May the agent do this?"), h("p", {}, exactly(ask.message)), form?.element ?? contentsOf(ask),
     ask.rule ? h("p", { class: "rule" }, h("b", {}, "This kind for the session: "), exactly(ask.rule)) : null,
     h("label", {}, h("span", {}, "Words for the agent if you decline (optional)"), words),
     h("div", { class: "buttons" }, buttons), status);
@@ -35,9 +37,10 @@ export function askCard(ask, answer) {
     status.className = "soft";
     status.textContent = "Sending …";
     const message = given.decision === "deny" && words.value.trim();
+    const content = given.decision === "approve" && form?.values();
     try {
-      await answer({ ...given, digest: ask.digest, ...(message ? { message } : {}) });
-      status.textContent = given.decision === "approve" ? "Allowed." : "Declined.";
+      await answer({ ...given, digest: ask.digest, ...(message ? { message } : {}), ...(content ? { content } : {}) });
+      status.textContent = given.decision !== "approve" ? "Declined." : form ? "Sent." : "Allowed.";
       card.classList.add("answered");
     } catch (error) {
       status.className = "bad";
@@ -70,6 +73,9 @@ function troubleOf({ status, message }) {
 
 // --- what is asked ----------------------------------------------------------------------------------
 
+/** Whether this is a question of the agent itself with this name. */
+const isOwn = ({ name, server_label: label }, wanted) => label === "agent" && name === wanted;
+
 const json = (value) => (typeof value === "string" ? value : JSON.stringify(value ?? null, null, 2));
 
 function exactBlock(name, value) {
@@ -85,6 +91,9 @@ function contentsOf({ name, arguments: given, server_label: label }) {
   }
   if (label === "agent" && name === "apply_patch" && Array.isArray(given.changes)) {
     return [diffView(given.changes, { exact: true }), exactBlock("The agent's reason", given.reason), whole];
+  }
+  if (label === "agent" && name === "open_url" && /^https?:/i.test(given.url)) {
+    return [exactBlock("Address", given.url), h("p", {}, h("a", { href: given.url, target: "_blank", rel: "noopener noreferrer" }, "Open it in another tab")), whole];
   }
   const tool = name === "permissions" ? given.tool : name;
   return [exactBlock(label === "agent" ? "Tool" : `Tool of the MCP server ${shown(label, 200)}`, tool),
