@@ -31,6 +31,7 @@ def ask(name: str = "run_command", arguments: Any = COMMAND, **fields: Any) -> d
         "server_label": "agent",
         "digest": "abc",
         "rule": None,
+        "form": False,
         **fields,
     }
 
@@ -287,7 +288,7 @@ FIELDS = [
 
 
 async def test_a_form_is_filled_in_with_the_keyboard(page: Page) -> None:
-    card = await show(page, ask("ask_user", {"message": "Where to?", "fields": FIELDS}))
+    card = await show(page, ask("ask_user", {"message": "Where to?", "fields": FIELDS}, form=True))
     await ready(page)
     city = card.get_by_label("City")
     await expect(city).to_have_value("Rome")
@@ -314,7 +315,9 @@ async def test_a_form_is_filled_in_with_the_keyboard(page: Page) -> None:
 
 
 async def test_what_is_left_empty_is_not_sent_and_a_refusal_can_be_mended(page: Page) -> None:
-    card = await show(page, ask("ask_user", {"message": "Where to?", "fields": FIELDS[:3]}), status=400)
+    card = await show(
+        page, ask("ask_user", {"message": "Where to?", "fields": FIELDS[:3]}, form=True), status=400
+    )
     await ready(page)
     await card.get_by_label("City").fill("")
     await press(card, "Send")
@@ -326,7 +329,9 @@ async def test_what_is_left_empty_is_not_sent_and_a_refusal_can_be_mended(page: 
 
 
 async def test_a_page_to_open_is_a_link_to_another_tab_that_knows_nothing_of_this_one(page: Page) -> None:
-    card = await show(page, ask("open_url", {"message": "Sign in.", "url": "https://example.com/?a=1"}))
+    card = await show(
+        page, ask("open_url", {"message": "Sign in.", "url": "https://example.com/?a=1"}, form=True)
+    )
     await expect(card.get_by_label("Address")).to_have_text("https://example.com/?a=1")
     link = card.get_by_role("link")
     assert await link.get_attribute("href") == "https://example.com/?a=1"
@@ -334,5 +339,12 @@ async def test_a_page_to_open_is_a_link_to_another_tab_that_knows_nothing_of_thi
         "_blank",
         "noopener noreferrer",
     )
-    card = await show(page, ask("open_url", {"message": "Sign in.", "url": "javascript:alert(1)"}))
+    card = await show(page, ask("open_url", {"message": "Sign in.", "url": "javascript:alert(1)"}, form=True))
     await expect(card.get_by_role("link")).to_have_count(0)
+
+
+async def test_the_call_of_a_tool_that_is_named_as_a_form_is_shown_with_its_arguments(page: Page) -> None:
+    arguments = {"message": "Where to?", "fields": FIELDS, "command": "rm"}
+    card = await show(page, ask("ask_user", arguments))
+    await expect(card.get_by_role("button", name="Send")).to_have_count(0)
+    await expect(card.get_by_label("Arguments")).to_contain_text('"command": "rm"')

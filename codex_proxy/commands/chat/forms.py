@@ -16,7 +16,7 @@ YES, NO = ("y", "yes", "true"), ("n", "no", "false")
 
 def fields_of(ask: Object) -> list[Object]:
     """Returns the fields of the form that an agent asks for; none of any other question."""
-    if ask["server_label"] != "agent" or ask["name"] != "ask_user":
+    if not ask.get("form") or ask["name"] != "ask_user":
         return []
     return list(ask["arguments"]["fields"])
 

@@ -8,7 +8,7 @@ const MOVED = 4; // pixels
 const FINAL = [403, 404, 409]; // answers that another try does not change
 
 /**
- * The card of a question (`request_id`, `name`, `arguments`, `message`, `server_label`, `digest`, `rule`).
+ * The card of a question (`request_id`, `name`, `arguments`, `message`, `server_label`, `digest`, `rule`, `form`).
  * `answer({decision, digest, for_session, message, content})` sends the answer; the promise's rejection is told in the card.
  * The event `answered` tells the card that the question is open no longer: it says so if it was answered elsewhere, and
  * removes itself. The event `closed` tells it that it is shown no longer.
@@ -17,7 +17,7 @@ export function askCard(ask, answer) {
   const status = h("p", { role: "status" });
   const words = h("textarea", { rows: "1", maxlength: "2000" });
   const button = (label, given, kind) => h("button", { type: "button", class: kind, onclick: () => send(given) }, label);
-  const form = isOwn(ask, "ask_user") ? formOf(ask.arguments.fields) : null;
+  const form = ask.form && ask.name === "ask_user" ? formOf(ask.arguments.fields) : null;
   const buttons = [
     button(form ? "Send" : "Allow once", { decision: "approve" }, "main"),
     ask.rule ? button("Allow this kind for the session", { decision: "approve", for_session: true }) : null,
@@ -73,9 +73,6 @@ function troubleOf({ status, message }) {
 
 // --- what is asked ----------------------------------------------------------------------------------
 
-/** Whether this is a question of the agent itself with this name. */
-const isOwn = ({ name, server_label: label }, wanted) => label === "agent" && name === wanted;
-
 const json = (value) => (typeof value === "string" ? value : JSON.stringify(value ?? null, null, 2));
 
 function exactBlock(name, value) {
@@ -84,7 +81,7 @@ function exactBlock(name, value) {
 }
 
 /** Everything that is asked for; below it the same as JSON, which holds what no other form may tell. */
-function contentsOf({ name, arguments: given, server_label: label }) {
+function contentsOf({ name, arguments: given, server_label: label, form }) {
   const whole = h("details", {}, h("summary", {}, "As JSON"), h("pre", { tabindex: "0", "aria-label": "As JSON" }, exactly(json(given))));
   if (label === "agent" && name === "run_command") {
     return [exactBlock("Command", given.command), exactBlock("In the folder", given.cwd), exactBlock("The agent's reason", given.reason), whole];
@@ -92,7 +89,7 @@ function contentsOf({ name, arguments: given, server_label: label }) {
   if (label === "agent" && name === "apply_patch" && Array.isArray(given.changes)) {
     return [diffView(given.changes, { exact: true }), exactBlock("The agent's reason", given.reason), whole];
   }
-  if (label === "agent" && name === "open_url" && /^https?:/i.test(given.url)) {
+  if (form && name === "open_url" && /^https?:/i.test(given.url)) {
     return [exactBlock("Address", given.url), h("p", {}, h("a", { href: given.url, target: "_blank", rel: "noopener noreferrer" }, "Open it in another tab")), whole];
   }
   const tool = name === "permissions" ? given.tool : name;

@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from codex_proxy.agents.dialect import Decision
-from codex_proxy.agents.shared.forms import ASK_USER, OPEN_URL, FormField
+from codex_proxy.agents.shared.forms import ASK_USER, FormField
 from codex_proxy.core.events import ApprovalRequested
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import ActionDetails, FileDiff, ToolUse
@@ -25,6 +25,8 @@ Choice: TypeAlias = Literal["approve", "deny", "cancel"]
 
 OWN_LABEL: Final = "agent"
 """The label of the agent itself, in place of an MCP server's."""
+_LABEL_OF_NAMESAKE: Final = "agent (MCP server)"
+"""The label of an MCP server that is called as the agent itself is: else what is shown of its calls would be wrong."""
 MAY_NOT_APPROVE: Final = Failure(
     FaultKind.NOT_ALLOWED,
     "Approval requests are answered with a key that may approve: one whose entry in the keys file says so (may_approve "
@@ -60,11 +62,10 @@ class Ask(msgspec.Struct, frozen=True, tag="ask"):
     rule: Rule | None = None
     for_session: bool = False
     content: dict[str, Any] = {}
-
-    @property
-    def is_form(self) -> bool:
-        """Whether the user is asked for more than a permission: to fill in a form, or to open a page."""
-        return self.server_label == OWN_LABEL and self.name in (ASK_USER, OPEN_URL)
+    is_form: bool = False
+    """Whether the user is asked for more than a permission: to fill in a form, or to open a page. Names do not tell it:
+    a tool may be called so, too.
+    """
 
     @property
     def fields(self) -> list[FormField]:
@@ -204,6 +205,7 @@ def ask_of(event: ApprovalRequested, request_id: str, turn: str) -> Ask:
         case "mcp":
             label, name = details.server, details.tool
             wish = f"call the tool {name} of the MCP server {label}"
+            label = _LABEL_OF_NAMESAKE if label == OWN_LABEL else label
             return Ask(
                 request_id,
                 event.request_id,
@@ -217,7 +219,7 @@ def ask_of(event: ApprovalRequested, request_id: str, turn: str) -> Ask:
             asked = json_value(details.arguments)
             wish = "have a form filled in" if details.tool == ASK_USER else "have a page opened"
             said = _sentence(f"{wish}: {event.text}")
-            return Ask(request_id, event.request_id, turn, label, details.tool, asked, said)
+            return Ask(request_id, event.request_id, turn, label, details.tool, asked, said, is_form=True)
         case _:
             arguments = {"tool": details.tool, "arguments": json_value(details.arguments)}
             wish = f"use its tool {details.tool}"
@@ -260,7 +262,7 @@ def ask_object(ask: Ask) -> dict[str, Any]:
 
 class SessionAsk(TypedDict):
     """An open question, as a person is shown it. `digest` goes back with the answer; `rule` is the sentence that says
-    what an answer for the session permits, null if there is none.
+    what an answer for the session permits, null if there is none. `form`: whether it wants more than a permission.
     """
 
     request_id: str
@@ -271,6 +273,7 @@ class SessionAsk(TypedDict):
     server_label: str
     digest: str
     rule: str | None
+    form: bool
 
 
 def session_ask(ask: Ask) -> SessionAsk:
@@ -284,4 +287,5 @@ def session_ask(ask: Ask) -> SessionAsk:
         "server_label": ask.server_label,
         "digest": ask.digest,
         "rule": None if ask.rule is None else ask.rule.sentence,
+        "form": ask.is_form,
     }

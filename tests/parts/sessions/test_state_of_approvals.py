@@ -10,7 +10,7 @@ from codex_proxy.agents.dialect import Decision
 from codex_proxy.core.events import ApprovalRequested, ItemEnded, ItemStarted, RequestClosed, Stop
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.items import ActionDetails, Activity, FileDiff, Permission, ToolName, ToolUse
-from codex_proxy.parts.sessions.approvals import Approval, ask_object, ask_of, request_id_of
+from codex_proxy.parts.sessions.approvals import Approval, ask_object, ask_of, request_id_of, session_ask
 from tests.parts.sessions.states import Driven, call
 
 
@@ -244,3 +244,15 @@ def test_a_call_is_kept_from_its_beginning_and_one_that_only_reads_is_not_shown(
     assert [item.get("status") for item in driven.items] == ["completed", "completed", None]
     assert driven.state.turn is not None
     assert driven.state.turn.outputs == 1
+
+
+def test_a_tool_that_is_named_as_a_form_is_asked_about_as_a_call() -> None:
+    fields = '[{"name":"city","type":"text","title":"City"}]'
+    calls = ActionDetails(server="agent", tool="ask_user", arguments=f'{{"fields":{fields},"force":true}}')
+    ask = ask_of(ApprovalRequested("q1", "mcp", "", calls), "mcpr_1", "turn_1")
+    assert (ask.is_form, ask.fields, session_ask(ask)["form"]) == (False, [], False)
+    assert ask.server_label == "agent (MCP server)", "what the agent itself asks for is shown otherwise"
+    driven = Driven()
+    driven.feed(used("c1", name="ask_user"))
+    (item,) = driven.entries.keys() - {"msg_1_1"}
+    assert driven.decide(request_id_of(item), "approve") == (True, [])
