@@ -56,31 +56,38 @@ class TurnRequests:
         if not (entries and isinstance(entries[0].item, UserMessage)):
             return await self._whole(owner, session, store)
         items = input_items(entries)
-        new_items = 0 if thread.turn == session.turn else len(items)  # it waits for results, if it goes on
+        # It waits for results, if it goes on.
+        new_items = 0 if thread.turn == session.turn else _in_history(items)
         prepared = await self.prepare(owner, session, items, new_items)
         stored = prepared.turn.stored_session
         if stored is None or not stored.before:  # another agent has the turn
             return await self._whole(owner, session, store)
 
         async def read() -> tuple[HistoryItem, ...]:
-            return (await self._whole(owner, session, store)).turn.history
+            # What the run has done and taken since then is added to it.
+            return (await self._whole(owner, session, store, until=entries[-1].id)).turn.history
 
         return replace(prepared, replay=WholeHistory(read))
 
-    async def _whole(self, owner: str, session: Session, store: SessionStore) -> PreparedResponse:
-        """Returns the request with all items of the session."""
+    async def _whole(
+        self, owner: str, session: Session, store: SessionStore, until: str = ""
+    ) -> PreparedResponse:
+        """Returns the request with all items of the session, or those up to one."""
         entries = await store.all_entries(owner, session.id)
+        if until:
+            known = [each.id for each in entries]
+            entries = entries[: known.index(until) + 1] if until in known else entries
         items = await beside_the_loop(partial(input_items, entries), long=len(entries) > MANY_ENTRIES)
         thread = session.thread
         taken = -1 if thread is None else _last_of(entries, thread.turn)
-        new_items = len(input_items(entries[taken + 1 :])) if taken >= 0 else 0
+        new_items = _in_history(input_items(entries[taken + 1 :])) if taken >= 0 else 0
         return await self.prepare(owner, session, items, new_items)
 
     async def prepare(
         self, owner: str, session: Session, items: Sequence[Mapping[str, Any]], new_items: int = 0
     ) -> PreparedResponse:
-        """Returns the request of a turn, admitted. `new_items`: how many of the last items the agent's own session has
-        not seen; 0 if there is none that can go on. Raises `Fault`, which names the field of the session.
+        """Returns the request of a turn, admitted. `new_items`: how many of the last items of its history the agent's
+        own session has not seen; 0 if there is none that can go on. Raises `Fault`, which names the session's field.
         """
         responses, client = self.responses, self.responses.clients.by_name(owner)
         context_of_request, now = _parse_context(client, session), responses.clock.epoch()
@@ -201,6 +208,11 @@ def _earlier_images(parsed: ParsedResponse) -> frozenset[str]:
             break
         newest.append(item)
     return frozenset(parsed.web_images.keys() - web_images(newest).keys())
+
+
+def _in_history(items: Sequence[Mapping[str, Any]]) -> int:
+    """Returns how many items of a turn's history these become: a call of an MCP server has its output with it."""
+    return len(items) + sum(item["type"] == "mcp_call" for item in items)
 
 
 def _last_of(entries: Sequence[Entry], turn: str) -> int:

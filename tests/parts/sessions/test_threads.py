@@ -15,10 +15,14 @@ from codex_proxy.agents.codex_app_server.wire import OPEN_ELSEWHERE
 from codex_proxy.core.events import ItemEnded, ItemStarted, Stop, TextDelta, TurnElsewhere
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.items import HistoryMessage, Message, TextPart
-from codex_proxy.parts.sessions import agent_threads, service
+from codex_proxy.parts.sessions import agent_threads, service, turn_requests
+from codex_proxy.parts.sessions.conversation import input_items
 from codex_proxy.parts.sessions.records import ENTRY, LEASE_LOST, SessionStore
 from codex_proxy.parts.sessions.state import SessionState
+from codex_proxy.parts.sessions.turn_requests import TurnRequests
+from codex_proxy.responses.prepare import PreparedResponse
 from codex_proxy.runs.services import RunServices
+from codex_proxy.runs.whole_history import WholeHistory
 from tests.access.keyed import key_of, keyed_proxy
 from tests.http.serving import fake_proxy
 from tests.parts.sessions.driving import CANCEL, WEATHER, AgentsClient, message, text_of
@@ -133,6 +137,50 @@ async def test_a_message_that_the_thread_did_not_take_reaches_it_with_the_next_o
         folder.mkdir()
         assert await history_of(client, id, "three") == ["one", "two", "three"]
         assert await thread_of(client, id) == thread
+
+
+async def test_calls_of_mcp_servers_that_the_thread_has_not_seen_come_with_all_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    call = {"type": "mcp_call", "id": "mcp_1", "server_label": "weather", "name": "get", "arguments": "{}"}
+
+    def with_call(entries: Any) -> list[dict[str, Any]]:
+        items = input_items(entries)
+        return [*items[:-1], {**call, "output": "Sunny.", "error": None}, *items[-1:]]
+
+    async with served(tmp_path) as client:
+        id = await new_session(client, folder)
+        await history_of(client, id, "one")
+        folder.rmdir()
+        await client.turn(id, message("two"))
+        folder.mkdir()
+        monkeypatch.setattr(turn_requests, "input_items", with_call)
+        assert await history_of(client, id, "three") == ["one", "two", "three"]
+
+
+async def test_what_a_new_thread_is_given_ends_where_the_request_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the run has done and taken since then is added to it: read again, it would be there twice."""
+    found = list[PreparedResponse]()
+    next_request = TurnRequests.next
+
+    async def noted(self: TurnRequests, *given: Any) -> PreparedResponse:
+        found.append(await next_request(self, *given))
+        return found[-1]
+
+    monkeypatch.setattr(TurnRequests, "next", noted)
+    async with served(tmp_path) as client:
+        id = await new_session(client, tmp_path)
+        for text in ("one", "two", "three"):
+            await client.turn(id, message(text))
+        replay = found[-2].replay
+        assert isinstance(replay, WholeHistory)
+        last = (await replay.items())[-1]
+    assert isinstance(last, HistoryMessage)
+    assert [part.text for part in last.parts if isinstance(part, TextPart)] == ["two"]
 
 
 async def test_a_cancelled_turn_that_waited_lets_go_of_its_thread(tmp_path: Path) -> None:
