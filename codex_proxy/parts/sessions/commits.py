@@ -15,7 +15,7 @@ from codex_proxy.core.beside_the_loop import beside_the_loop
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.json_values import encode_json
 from codex_proxy.parts.sessions.messages import Told, encode_message
-from codex_proxy.parts.sessions.records import LEASE_LOST, SESSION, records_of
+from codex_proxy.parts.sessions.records import ENTRY, LEASE_LOST, SESSION, records_of
 from codex_proxy.parts.sessions.render import WEBHOOKS, webhook_of
 from codex_proxy.parts.sessions.server import Server
 from codex_proxy.parts.sessions.sessions import Session, SessionTurn
@@ -45,6 +45,8 @@ class Commits:
         self._owner = owner
         self._id = session.id
         self.storage = session.storage
+        self._sizes: dict[str, int] = {}
+        """The bytes of the items of the turn that goes on, by their ids: one is written again when it ends."""
         self._lease = lease
         self.writes = 0
         """How much was written under the lease."""
@@ -56,18 +58,20 @@ class Commits:
     ) -> None:
         """Stores what has changed, then tells readers. `long`: whether that is much text. Raises `Fault`."""
         epoch = self._service.epoch()
-        make = partial(records_of, session, changes.records, epoch, self.storage, more)
+        make = partial(records_of, session, changes.records, epoch, self.storage, more, self._sizes)
         records, storage = await beside_the_loop(make, long=long)
         await self._write(records, changes, await self._encoded(changes, long=long))
         self.storage = storage
+        self._note_sizes(session, records)
 
     async def commit_surely(self, session: Session, changes: Changes, *, long: bool = False) -> None:
         """Stores what has changed, however long the store cannot be reached, then tells readers. `long`: whether that
         is much text. Raises `Fault` NOT_FOUND if the session was deleted, and LEASE_LOST.
         """
         epoch = self._service.epoch()
-        make = partial(records_of, session, changes.records, epoch, self.storage)
+        make = partial(records_of, session, changes.records, epoch, self.storage, (), self._sizes)
         records, self.storage = await beside_the_loop(make, long=long)
+        self._note_sizes(session, records)
         told = await self._encoded(changes, long=long)
         while True:
             try:
@@ -79,6 +83,12 @@ class Commits:
                     raise
                 self.trouble = fault.failure
                 await asyncio.sleep(RETRY_SECONDS)
+
+    def _note_sizes(self, session: Session, records: Sequence[Record]) -> None:
+        if not session.turn:
+            self._sizes.clear()
+            return
+        self._sizes.update((each.id, len(each.json)) for each in records if each.kind == ENTRY.name)
 
     async def delete(self) -> None:
         """Removes the session, and ends the streams of it. Raises `Fault`."""

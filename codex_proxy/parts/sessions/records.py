@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, Generic, NamedTuple, TypedDict, TypeVar, Unpack, cast
 
 import msgspec
@@ -110,10 +111,16 @@ def version_id(agent: str, version: int) -> str:
 
 
 def records_of(
-    session: Session, stored: Iterable[Stored], now: float, storage: ItemStorage, more: Sequence[Record] = ()
+    session: Session,
+    stored: Iterable[Stored],
+    now: float,
+    storage: ItemStorage,
+    more: Sequence[Record] = (),
+    sizes: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[list[Record], ItemStorage]:
     """Returns the records of a change of a session, in the order in which they are to be written, with `more` behind
-    them, and what the session's items take then. `storage`: what they took before.
+    them, and what the session's items take then. `storage`: what they took before; `sizes`: the bytes of those that may
+    be written again, by their ids.
     """
     images: dict[str, Image] = {}
     below: list[Record] = []
@@ -130,7 +137,8 @@ def records_of(
     new = [id for id in images if id not in storage.images]
     below += (_image_record(session, id, images[id], now) for id in new)
     below += more
-    size = sum(len(record.json) for record in below if record.kind in (ENTRY.name, IMAGE.name))
+    kept = (record for record in below if record.kind in (ENTRY.name, IMAGE.name))
+    size = sum(len(record.json) - sizes.get(record.id, 0) for record in kept)
     last = (*storage.images, *(record.id for record in below if record.kind == IMAGE.name))[
         -MAX_IMAGES_KNOWN:
     ]

@@ -165,7 +165,7 @@ class LiveSession:
         body; what was accepted under it before does nothing. Raises `Fault`.
         """
         async with self._changed_by_client():
-            if key is not None and await self._is_known(*key):
+            if key is not None and await self.has_taken(*key):
                 return
             begins = any(isinstance(change, list | HeldMessages) for change in changes)
             elsewhere = await self.threads.turns_elsewhere() if begins else ()
@@ -265,7 +265,8 @@ class LiveSession:
             undo()
             raise
 
-    async def _is_known(self, key: str, digest: str) -> bool:
+    async def has_taken(self, key: str, digest: str) -> bool:
+        """Whether events were accepted under this `Idempotency-Key`. Raises `Fault` CONFLICT if they were others."""
         found: Input | None = await self._service.store.input(self.owner, self.session.id, key)
         if found is not None and found.digest != digest:
             raise conflict("The Idempotency-Key was used for other events of this session.")

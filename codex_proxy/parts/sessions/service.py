@@ -321,6 +321,16 @@ class Sessions:
             raise
 
     async def _submit(self, live: LiveSession, given: Submit) -> None:
+        try:
+            await self._check(live, given)
+        except Fault:
+            if given.key is None or not await live.has_taken(*given.key):
+                raise
+            return  # what was accepted once is not refused for a limit that was reached since then
+        await live.submit(given.changes, given.key)
+
+    async def _check(self, live: LiveSession, given: Submit) -> None:
+        """Raises `Fault` for events that the session has no room for, or whose images cannot be read."""
         if any(isinstance(change, list | HeldMessages) for change in given.changes):
             self._check_size(live.commits.storage.size)
             if not live.session.turn:
@@ -328,7 +338,6 @@ class Sessions:
         if pictured := [content for change in given.changes for content in _with_images(change)]:
             # One that cannot be read would fail this turn and, as part of the conversation, every later one.
             await self.turn_requests.check_settings(live.owner, live.session, pictured)
-        await live.submit(given.changes, given.key)
 
     def _check_size(self, size: int) -> None:
         """Raises `Fault` if a session with items of this size (in bytes) takes no further message."""

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import aiohttp
+import msgspec
 import pytest
 
 from codex_proxy.core.events import Event, OfSubagent, Stop, SubagentOpened, TurnEnded, TurnStarted
@@ -152,6 +153,38 @@ async def test_a_session_at_its_limit_takes_results_for_which_its_turn_waits(tmp
             [action] = told["session"]["required_actions"]
             await client.send(told["session"]["id"], given(action))
             assert (await reader.rest())[-2]["type"] == "agent.session.turn.completed"
+
+
+async def test_a_message_that_was_accepted_is_not_refused_when_it_comes_again_behind_the_limit(
+    tmp_path: Path,
+) -> None:
+    async with fake_proxy(tmp_path, session_max_bytes=1200) as proxy:
+        client = AgentsClient(proxy)
+        id = await client.idle_session("x")
+        key = {"Idempotency-Key": "k1"}
+        async with client.following(id) as reader:
+            await client.send(id, sent("x" * 1000), **key)
+            await reader.until("agent.session.idle")
+        assert (await client.refused(id, sent("One more."))).status == 400
+        await client.send(id, sent("x" * 1000), **key)
+        assert (await client.refused(id, sent("One more."), **key)).status == 409
+        assert len(await client.all(f"/sessions/{id}/turns")) == 2
+
+
+async def test_an_item_that_is_written_again_counts_once(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path) as proxy:
+        client = AgentsClient(proxy)
+        async with client.creation("[[fake:tool_call]]") as reader:
+            told = await reader.until("agent.session.requires_action")
+            [action] = told["session"]["required_actions"]
+            id = told["session"]["id"]
+            await client.send(id, given(action))
+            await reader.rest()
+        assert proxy.server.app is not None
+        store = proxy.server.app[SESSIONS].store
+        entries = await store.all_entries("local", id)
+        size = (await store.get("local", SESSION, id)).storage.size
+    assert size == sum(len(msgspec.json.encode(each)) for each in entries)
 
 
 async def test_an_image_that_is_sent_often_is_stored_once_and_shown_each_time(tmp_path: Path) -> None:
