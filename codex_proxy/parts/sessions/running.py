@@ -306,7 +306,7 @@ class LiveSession:
     async def _refuse_late(self, given: Result) -> None:
         """Raises `Fault` CONFLICT for a result of a turn that has ended: its call's id is that of a later one, too."""
         turn = await self._service.store.find(self.owner, TURN, given.turn)
-        if turn is not None and turn.session == self.session.id:
+        if turn is not None and turn.session == self.session.id and turn.completed_at is not None:
             raise conflict(f"The turn of the call '{excerpt(given.result.call_id)}' has ended.")
 
     async def _apply_answer(self, given: Approval, now: int) -> Ask | None:

@@ -267,7 +267,7 @@ async def test_a_result_of_an_earlier_turn_is_none_of_this_one(client: AgentsCli
         await client.send(id, message("[[fake:tool_call]]"))
         event = await follower.until("agent.session.requires_action")
         (new,) = event["session"]["required_actions"]
-        assert (await client.refused(id, result(new | {"turn_id": call["turn_id"]}))).status == 400
+        assert (await client.refused(id, result(new | {"turn_id": call["turn_id"]}))).status == 409
         assert (await client.refused(id, result(call | {"turn_id": new["turn_id"]}))).status == 400
         await client.send(id, result(new))
         await follower.until("agent.session.idle")
