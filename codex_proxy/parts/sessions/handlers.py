@@ -221,10 +221,14 @@ async def _reader_again(request: web.Request, id: str, make: MakeReader) -> Even
     """Returns a reader of a session that was created before: it begins with the state of the moment."""
     sessions, owner = sessions_at(request)
     reader = await sessions.follow(owner, id, make)
-    session = await sessions.session(owner, id)
-    kind = f"agent.session.{session.status}"
-    event = {"type": kind, "session": session_object(session)}
-    reader.add([(kind, encode_event(event, sessions.new_id("event_")))])
+    try:
+        session = await sessions.session(owner, id)
+        kind = f"agent.session.{session.status}"
+        event = {"type": kind, "session": session_object(session)}
+        reader.add([(kind, encode_event(event, sessions.new_id("event_")))])
+    except BaseException:
+        reader.close()
+        raise
     return reader
 
 

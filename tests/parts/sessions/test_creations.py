@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 
 from codex_proxy.parts.sessions.creations import KEPT_SECONDS
+from codex_proxy.parts.sessions.records import SESSION
+from codex_proxy.parts.sessions.service import SESSIONS, Sessions
+from codex_proxy.parts.sessions.stream import SessionReaders
 from tests.http.serving import Answer, fake_proxy
 from tests.parts.sessions.driving import AGENT, AgentsClient
 
@@ -74,6 +77,26 @@ async def test_a_stream_that_is_begun_again_tells_how_the_session_is(client: Age
     assert first[-1]["type"] == "agent.session.idle"
     assert [event["type"] for event in again] == ["agent.session.idle"]
     assert again[0]["session"]["id"] == first[-1]["session"]["id"]
+
+
+async def test_a_stream_that_cannot_be_begun_again_leaves_no_reader(
+    client: AgentsClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = HELLO | {"stream": True}
+    id = events_in(await create(client, "/sessions", body))[-1]["session"]["id"]
+    follow, left = Sessions.follow, list[SessionReaders | None]()
+
+    async def followed(self: Sessions, owner: str, *given: Any) -> Any:
+        reader = await follow(self, owner, *given)
+        left.append(self.streams.readers(owner, id))
+        await self.store.delete(owner, SESSION, id)
+        return reader
+
+    monkeypatch.setattr(Sessions, "follow", followed)
+    assert (await create(client, "/sessions", body)).status == 404
+    assert client.proxy.server.app is not None
+    assert left[0] is not None
+    assert client.proxy.server.app[SESSIONS].streams.readers("local", id) is None
 
 
 async def test_a_fork_and_the_session_of_a_response_are_made_once(client: AgentsClient) -> None:
