@@ -67,3 +67,8 @@ def one_line(text: str) -> str:
 def excerpt(words: str, most: int = MAX_EXCERPT) -> str:
     """Returns the first `most` characters, with three dots if there are more."""
     return words if len(words) <= most else f"{words[:most]}..."
+
+
+def number_text(value: float) -> str:
+    """Returns a number as a person writes it: a whole one without a point or an exponent."""
+    return str(int(value)) if float(value).is_integer() else str(value)

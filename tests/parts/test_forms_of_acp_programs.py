@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from codex_proxy.agents.shared.forms import FormField, trouble_with
+from codex_proxy.parts.sessions.turn_errors import expired
 from tests.http.serving import Answer, fake_proxy
 from tests.parts.sessions.approving import ASKING, KEY, answer_to
 from tests.parts.sessions.driving import AgentsClient
@@ -136,6 +138,23 @@ async def test_values_that_do_not_fit_are_refused_by_their_field(
         assert said(await reader.rest()) == {"action": "decline"}
 
 
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        (FormField("n", "number", "n", minimum=1, maximum=5.5), "give a number (from 1 up to 5.5)."),
+        (FormField("n", "integer", "n", maximum=-1234567.0), "give a whole number (up to -1234567)."),
+        (FormField("n", "choices", "n", minimum=1), "give a list of different options (options from 1)."),
+    ],
+)
+def test_the_bounds_of_a_field_are_told_to_the_digit(field: FormField, said: str) -> None:
+    assert trouble_with(field, [] if field.type == "choices" else 0) == said
+
+
+def test_a_long_wait_is_told_to_the_second() -> None:
+    assert "within 1234567 seconds" in expired(1234567.0).message
+    assert "within 0.5 seconds" in expired(0.5).message
+
+
 async def test_the_event_of_openais_api_declines_but_gives_no_values(client: AgentsClient) -> None:
     async with client.creation(prompt(FORM), **folder_of(client)) as reader:
         id, _, action = await asked(client, reader)
@@ -193,6 +212,9 @@ HOSTILE = {
     "a huge title": with_fields({"city": {"type": "string", "title": "x" * 100_000}}),
     "a huge name": with_fields({"x" * 1000: {"type": "string"}}),
     "a name that turns around": with_fields({"city\u202e": {"type": "string"}}),
+    "long descriptions": with_fields(
+        {f"f{n}": {"type": "string", "description": "x" * 3000} for n in range(30)}
+    ),
     "ten thousand options": with_fields(
         {"city": {"type": "string", "enum": [str(n) for n in range(10_000)]}}
     ),

@@ -13,7 +13,7 @@ import msgspec
 
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.json_values import objects_in, text_at, value_at
-from codex_proxy.core.shown_text import excerpt
+from codex_proxy.core.shown_text import excerpt, number_text
 
 FieldType: TypeAlias = Literal["text", "number", "integer", "boolean", "choice", "choices"]
 Value: TypeAlias = str | int | float | bool | list[str]
@@ -28,6 +28,8 @@ MAX_NAME: Final = 100
 """Maximum characters of a field's name, a title and an option."""
 MAX_TEXT: Final = 4000
 """Maximum characters of a message, and of a description."""
+MAX_ASKED: Final = 65_536
+"""Maximum bytes of all that a form asks, as JSON: it is stored with the session, and shown, as long as it is open."""
 MAX_VALUE: Final = 16_384
 """Maximum characters of a text that the user gives."""
 MAX_NUMBER: Final = 1 << 53
@@ -208,9 +210,9 @@ def trouble_with(field: FormField, value: object) -> str:
 
 
 def _within(field: FormField) -> str:
-    low = "" if field.minimum is None else f" from {field.minimum:g}"
-    high = "" if field.maximum is None else f" up to {field.maximum:g}"
-    return f" ({_OF[field.type]}{low}{high})"
+    low = "" if field.minimum is None else f"from {number_text(field.minimum)}"
+    high = "" if field.maximum is None else f"up to {number_text(field.maximum)}"
+    return f" ({' '.join(filter(None, (_OF[field.type], low, high)))})"
 
 
 _OF: Final[Mapping[FieldType, str]] = {

@@ -31,7 +31,14 @@ from codex_proxy.core.json_values import object_at
 from codex_proxy.core.turn import Turn, without_content
 from codex_proxy.parts.acp.calls import ClientCalls
 from codex_proxy.parts.acp.content import later_prompt
-from codex_proxy.parts.acp.elicitations import ELICITATION, FORM, FORM_CANCELLED, form_answer, form_of
+from codex_proxy.parts.acp.elicitations import (
+    ELICITATION,
+    FORM,
+    FORM_CANCELLED,
+    MAX_OPEN,
+    form_answer,
+    form_of,
+)
 from codex_proxy.parts.acp.failures import failure_of_error
 from codex_proxy.parts.acp.messages import (
     CANCELLED,
@@ -297,6 +304,8 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
             return
         name = self._new_id("ask_")
         try:
+            if sum(options is FORM for _, options in self._questions.values()) >= MAX_OPEN:
+                raise FormError(f"{MAX_OPEN} forms are open already")
             asked = form_of(name, params)
         except FormError as error:
             self._events.append(Notice("form_refused", str(error)))

@@ -9,7 +9,15 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.dialect import Decision
-from codex_proxy.agents.shared.forms import ASK_USER, OPEN_URL, FormError, read_form, read_message, read_url
+from codex_proxy.agents.shared.forms import (
+    ASK_USER,
+    MAX_ASKED,
+    OPEN_URL,
+    FormError,
+    read_form,
+    read_message,
+    read_url,
+)
 from codex_proxy.core.events import ApprovalRequested
 from codex_proxy.core.items import ActionDetails
 from codex_proxy.core.json_values import encode_json
@@ -19,6 +27,8 @@ from codex_proxy.parts.acp.messages import Params
 ELICITATION: Final = "elicitation/create"
 FORM: Final = object()
 """In place of the options of a request for permission."""
+MAX_OPEN: Final = 5
+"""How many forms of one turn are open at most: with each one, all of them are stored again."""
 FORM_CANCELLED: Final = {"action": "cancel"}
 """The answer in a turn that is being stopped."""
 
@@ -33,7 +43,10 @@ def form_of(request_id: str, params: Params) -> ApprovalRequested:
         tool, asked = OPEN_URL, {"message": message, "url": read_url(params.url)}
     else:
         raise FormError("the form is of no known kind")
-    details = ActionDetails(tool=tool, arguments=encode_json(asked).decode())
+    arguments = encode_json(asked)
+    if len(arguments) > MAX_ASKED:
+        raise FormError(f"the form has more than {MAX_ASKED} bytes")
+    details = ActionDetails(tool=tool, arguments=arguments.decode())
     return ApprovalRequested(request_id, "form", one_line(message), details)
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from codex_proxy.core.events import Stop, TurnElsewhere, TurnEnded
 from codex_proxy.core.faults import FaultKind
+from codex_proxy.core.shown_text import number_text
 from codex_proxy.parts.sessions.sessions import Session, SessionTurn, TurnError, TurnStatus
 
 _CODES: Final[Mapping[FaultKind, str]] = {
@@ -48,7 +49,9 @@ RESTARTED: Final = TurnError(
 
 def expired(seconds: float) -> TurnError:
     """Returns the error of a turn that has waited for the client for so long."""
-    message = f"What the turn waits for, a result or an answer, did not come within {seconds:g} seconds"
+    message = (
+        f"What the turn waits for, a result or an answer, did not come within {number_text(seconds)} seconds"
+    )
     return TurnError("request_timeout", f"{message}, which the operator has set (PROXY_ACTION_TIMEOUT).")
 
 

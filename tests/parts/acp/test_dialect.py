@@ -256,6 +256,24 @@ def test_a_command_is_allowed_only_where_the_operator_has_said_so_twice(
     assert outcome["optionId"] == ("proceed_once" if allowed else "cancel")
 
 
+def test_a_sixth_form_is_declined_while_five_are_open() -> None:
+    played = begin_and_open("codex-acp-text", approvals="ask")
+    session = played.last_request("session/prompt")["params"]["sessionId"]
+    form = {"type": "object", "properties": {"city": {"type": "string"}}}
+    params = {"sessionId": session, "mode": "form", "message": "Where to?", "requestedSchema": form}
+    asked = [
+        {"jsonrpc": "2.0", "id": id, "method": "elicitation/create", "params": params} for id in range(7)
+    ]
+    received = played.connection.receive([json.dumps(each).encode() for each in asked])
+    played.take(played.turn.receive([m for _, messages in received.messages_by_channel for m in messages]))
+    assert len([event for event in played.log if isinstance(event, ApprovalRequested)]) == 5
+    # The others are answered when they are decided.
+    assert [(each["id"], each["result"]["action"]) for each in played.answers[:2]] == [
+        (5, "decline"),
+        (6, "decline"),
+    ]
+
+
 def test_what_codex_asks_for_by_its_adapter_is_beyond_its_own_sandbox() -> None:
     played = begin_and_open("codex-acp-text", sandbox="workspace-write", approvals="ask")
     options = [{"optionId": "y", "name": "Yes", "kind": "allow_once"}]
