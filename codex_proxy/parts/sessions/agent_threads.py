@@ -12,7 +12,7 @@ from codex_proxy.core.beside_the_loop import beside_the_loop
 from codex_proxy.core.events import TurnElsewhere
 from codex_proxy.core.faults import Fault
 from codex_proxy.parts.sessions.conversation import MANY_ENTRIES
-from codex_proxy.parts.sessions.sessions import MAX_THREADS
+from codex_proxy.parts.sessions.sessions import MAX_THREADS, AgentThread
 from codex_proxy.parts.sessions.state import SessionState
 from codex_proxy.runs.services import RunServices
 
@@ -53,15 +53,20 @@ class AgentThreads:
             await self._services.delete_stored(self._owner, session.id, thread.agent, thread.id)
 
     async def delete_old(self) -> bool:
-        """Has agents delete their oldest sessions, where an idle session has many. Returns whether it has changed."""
+        """Has agents delete their oldest sessions, where an idle session has many. Returns whether it has changed. One
+        that another program uses is kept, to be deleted later.
+        """
         session = self._state.session
         old = session.threads[:-MAX_THREADS]
         if self._state.turn is not None or not old:
             return False
+        gone = list[AgentThread]()
         for thread in old:
             try:
                 await self._services.delete_stored(self._owner, session.id, thread.agent, thread.id)
             except Fault as fault:  # another program goes on with it
                 log.warning("agent_session_left", agent=thread.agent, reason=fault.failure.unquoted)
-        self._state.forget_threads(len(old))
-        return True
+            else:
+                gone.append(thread)
+        self._state.forget_threads(gone)
+        return bool(gone)

@@ -5,7 +5,7 @@ does IO, reads a clock or makes ids. Source: docs/agents-api.md#sessions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -372,9 +372,9 @@ class SessionState:
         *before, last = self.session.threads
         self._set(threads=(*before, replace(last, **changes)))
 
-    def forget_threads(self, count: int) -> None:
-        """Forgets the oldest of the agent's own sessions, which it no longer has."""
-        self._set(threads=self.session.threads[count:])
+    def forget_threads(self, gone: Collection[AgentThread]) -> None:
+        """Forgets those of the agent's own sessions that it no longer has."""
+        self._set(threads=tuple(each for each in self.session.threads if each not in gone))
 
     def on_run_ended(self, ended: TurnEnded, usage: Usage | None, now: int) -> None:
         """Ends the run, whose tokens are `usage` if they are known: the turn ends, waits for results, or goes on if it
