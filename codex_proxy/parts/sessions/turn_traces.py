@@ -5,12 +5,13 @@ tools, by the conventions for generative AI. They are made of the session's log,
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, TypedDict
 
 from aiohttp import web
 
 from codex_proxy import __version__
+from codex_proxy.core.beside_the_loop import FEW_ITEMS, beside_the_loop
 from codex_proxy.core.event_rows import decode_row
 from codex_proxy.core.events import Usage
 from codex_proxy.core.items import Activity, McpCall
@@ -24,7 +25,12 @@ from codex_proxy.store.values import PageRequest
 from codex_proxy.surfaces.answers.renderer import Count, Object
 
 MAX_LOG_PAGES: Final = 5000
-"""How much of a session's log is read at most for a list, the newest first: the turns before have empty traces."""
+MAX_LOG_BYTES: Final = 16 << 20
+"""How much of a session's log is read at most for a list, and how much of that is held, the newest first: the turns
+before have empty traces.
+"""
+_LOGGED_BYTES: Final = 200
+"""About how many bytes something logged takes, but for its row."""
 _INTERNAL: Final = 1
 _CLIENT: Final = 3
 _ERROR: Final = 2
@@ -53,35 +59,53 @@ async def list_session_traces(request: web.Request) -> web.Response:
     session, store = await sessions.session(owner, id_in(request)), sessions.store
     asked = page_in(request)
     page = await store.page(owner, TURN, asked, parent=session.id)
-    turns = await _with_next(store, owner, session.id, page.items, asked.order)
-    log = await _log_of(store, owner, session.id, turns)
-    return list_response([trace_object(session, turn, log.get(turn.id, ())) for turn in page.items], page)
+    behind = await _behind(store, owner, session.id, page.items, asked.order)
+    wanted = {said_name(turn, 0): turn for turn in (*(turn.id for turn in page.items), *behind)}
+    pages = await _pages_of(store, owner, session.id, wanted, open_end=not behind)
+
+    def traces() -> list[Trace]:
+        log = _by_turn(reversed(pages), wanted)
+        return [trace_object(session, turn, log[turn.id]) for turn in page.items]
+
+    long = sum(len(each.logged) for each in pages) > FEW_ITEMS
+    return list_response(await beside_the_loop(traces, long=long), page)
 
 
-async def _with_next(
+async def _behind(
     store: SessionStore, owner: str, session: str, turns: Sequence[SessionTurn], order: str
 ) -> list[str]:
-    """Returns the ids of a page of turns, and that of the turn behind them, whose beginning is their end."""
+    """Returns the id of the turn behind a page of turns, whose beginning is their end; none if there is none."""
     if not turns:
         return []
     newest = turns[0] if order == "desc" else turns[-1]
     later = await store.page(owner, TURN, PageRequest(1, "asc", newest.id), parent=session)
-    return [turn.id for turn in (*turns, *later.items)]
+    return [turn.id for turn in later.items]
 
 
-async def _log_of(
-    store: SessionStore, owner: str, session: str, turns: Sequence[str]
-) -> Mapping[str, list[Happened]]:
-    """Returns what was logged in each of these turns of a session, by their ids."""
-    wanted = {said_name(turn, 0): turn for turn in turns}
+async def _pages_of(
+    store: SessionStore, owner: str, session: str, wanted: Collection[str], *, open_end: bool
+) -> list[LogPage]:
+    """Returns the pages of a session's log, newest first, that have what was logged behind the messages with these
+    names; without those behind the newest of them, unless the end is open.
+    """
     pages: list[LogPage] = []
-    missing, after, more = set(wanted), None, bool(wanted)
-    while more and missing and len(pages) < MAX_LOG_PAGES:
+    missing, read, size = set(wanted), 0, 0
+    after, more = None, bool(wanted)
+    while more and missing and read < MAX_LOG_PAGES and size < MAX_LOG_BYTES:
         found = await store.page(owner, LOG, PageRequest(MAX_PAGE, "desc", after), parent=session)
-        pages += found.items
-        missing -= {each.name for page in found.items for each in page.logged if isinstance(each, Said)}
+        for each in found.items:
+            missing -= {what.name for what in each.logged if isinstance(what, Said)}
+            if open_end or len(missing) < len(wanted):
+                pages.append(each)
+                size += _size(each)
+        read += len(found.items)
         more, after = found.has_more, log_page_id(session, found.items[-1].first) if found.items else None
-    return _by_turn(reversed(pages), wanted)
+    return pages
+
+
+def _size(page: LogPage) -> int:
+    """Returns about how many bytes of memory a page takes."""
+    return sum(_LOGGED_BYTES + (len(each.row) if isinstance(each, Acted) else 0) for each in page.logged)
 
 
 def _by_turn(pages: Iterable[LogPage], turns: Mapping[str, str]) -> dict[str, list[Happened]]:

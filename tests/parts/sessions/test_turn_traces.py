@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 from openai.types.beta.agents.sessions import SessionTrace
 
+from codex_proxy.parts.sessions import turn_traces
+from codex_proxy.parts.sessions.log import LogPage
 from tests.http.serving import fake_proxy
 from tests.parts.sessions.driving import AgentsClient, message
 from tests.parts.sessions.sdk_values import differences
@@ -80,3 +84,31 @@ async def test_of_a_turn_that_goes_on_there_is_what_has_ended(tmp_path: Path) ->
             id = (await reader.until("agent.session.requires_action"))["session"]["id"]
             (trace,) = (await traces(client, id))["data"]
             assert [span["name"].split()[0] for span in spans_of(trace)] in ([], ["chat"])
+
+
+async def test_a_trace_of_an_old_turn_holds_little_of_the_log_of_later_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = list[int]()
+    by_turn = turn_traces._by_turn
+
+    def noted(pages: Iterable[LogPage], turns: Mapping[str, str]) -> Any:
+        kept = [*pages]
+        held.append(len(kept))
+        return by_turn(kept, turns)
+
+    monkeypatch.setattr(turn_traces, "_by_turn", noted)
+    async with fake_proxy(tmp_path) as proxy:
+        client = AgentsClient(proxy)
+        id = await client.idle_session()
+        (whole,) = (await traces(client, id))["data"]
+        for number in range(10):
+            await client.turn(id, message(f"{number}"))
+        page = await traces(client, id, "?limit=1&order=asc")
+        assert page["data"] == [whole]
+        await traces(client, id)
+        assert held[1] <= held[0] + 1 < held[2]
+        monkeypatch.setattr(turn_traces, "MAX_LOG_BYTES", 1)
+        monkeypatch.setattr(turn_traces, "MAX_PAGE", 1)
+        newest, *before = (await traces(client, id))["data"]
+    assert not any(map(spans_of, before)), newest
