@@ -66,6 +66,7 @@ from codex_proxy.parts.claude_code.messages import (
 )
 from codex_proxy.parts.claude_code.results import BROKE_OFF, TurnUsage, failure_of, retry_event
 from codex_proxy.parts.claude_code.step_reader import StepReader
+from codex_proxy.parts.claude_code.task_plan import TaskPlan
 from codex_proxy.parts.claude_code.tasks import Tasks
 
 
@@ -181,6 +182,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
     def reopen(self, turn: Turn, reopen_id: str, new_items: Sequence[HistoryItem]) -> Step:
         """Starts the turn on the stored session with which the process was started."""
         self._reopened = True
+        self._reader.task_plan = TaskPlan(is_whole=False)
         spoken = self._spoken or conversation(turn.history)
         self._spoken = Conversation(spoken.system, lines_of(new_items))
         return self.begin(turn)

@@ -17,6 +17,8 @@ CREATE, UPDATE = "TaskCreate", "TaskUpdate"
 DELETED: Final = "deleted"
 MAX_CALLS: Final = 1000
 """Maximum calls without an output that are kept."""
+_FIRST: Final = "1"
+"""The number of a plan's first step."""
 _CREATED: Final = re.compile(r"Task #(\w{1,64}) created")
 
 
@@ -31,7 +33,11 @@ class _Given(msgspec.Struct):
 class TaskPlan:
     """The steps of one session, by the numbers that the tools give them."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_whole: bool = True) -> None:
+        """`is_whole`: whether the program has no steps yet. Where it has, as in a session that is opened again, they
+        are not known, and no plan is told until it begins another one.
+        """
+        self._is_whole = is_whole
         self._steps: dict[str, tuple[str, str]] = {}
         """The text and the status of each step."""
         self._calls: dict[str, tuple[str, _Given]] = {}
@@ -55,12 +61,21 @@ class TaskPlan:
             return ()
         tool, given = found
         changed = self._create(given, output) if tool == CREATE else self._update(given)
-        return plan_of(self._steps.values()) if changed else ()
+        return plan_of(self._steps.values()) if changed and self._is_whole else ()
 
     def _create(self, given: _Given, output: str) -> bool:
         created = _CREATED.match(output)
-        if created is None or len(self._steps) >= MAX_PLAN_STEPS:
+        if created is None:
             return False
+        if not self._is_whole and created[1] == _FIRST:
+            self._steps, self._is_whole = {}, True
+        if len(self._steps) >= MAX_PLAN_STEPS:
+            done = next(
+                (number for number, (_, status) in self._steps.items() if status == "completed"), None
+            )
+            if done is None:
+                return False
+            del self._steps[done]
         self._steps[created[1]] = given.subject, "pending"
         return True
 

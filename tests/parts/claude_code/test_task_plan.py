@@ -8,7 +8,9 @@ from typing import Any
 
 import msgspec
 
-from codex_proxy.core.items import MAX_PLAN_STEPS, MAX_STEP_CHARS, PlanStep
+from codex_proxy.core.items import MAX_PLAN_STEPS, MAX_STEP_CHARS, HistoryMessage, PlanStep, TextPart
+from codex_proxy.core.turn import Turn
+from codex_proxy.parts.claude_code.claude_dialect import ClaudeCodeTurn
 from codex_proxy.parts.claude_code.task_plan import TaskPlan
 from tests.http.claude import claude_proxy
 from tests.parts.sessions.driving import AgentsClient, message
@@ -70,3 +72,28 @@ def test_a_plan_is_bounded() -> None:
     assert [len(each.step) for each in steps] == [MAX_STEP_CHARS] * MAX_PLAN_STEPS
     assert created(plan, "one_more", long) == ()
     assert call(plan, "TaskCreate", "Task #" + "9" * 1000 + " created", subject="look") == ()
+
+
+def test_a_full_plan_drops_what_is_completed_for_a_new_step() -> None:
+    plan = TaskPlan()
+    for number in range(1, MAX_PLAN_STEPS + 1):
+        created(plan, number, f"{number}")
+    call(plan, "TaskUpdate", "", taskId="7", status="completed")
+    steps = [each.step for each in created(plan, "more", "one more")]
+    assert len(steps) == MAX_PLAN_STEPS
+    assert ("7" in steps, steps[-1]) == (False, "one more")
+
+
+def test_of_a_plan_whose_beginning_is_not_known_nothing_is_told_until_another_begins() -> None:
+    plan = TaskPlan(is_whole=False)
+    assert created(plan, 4, "look") == ()
+    assert call(plan, "TaskUpdate", "", taskId="4", status="completed") == ()
+    assert created(plan, 1, "see") == (PlanStep("see"),)
+    assert created(plan, 2, "check") == (PlanStep("see"), PlanStep("check"))
+
+
+def test_a_session_that_is_opened_again_has_a_plan_whose_beginning_is_not_known() -> None:
+    dialect = ClaudeCodeTurn()
+    said = (HistoryMessage("user", (TextPart("Hello."),)),)
+    dialect.reopen(Turn(model="opus", history=said), "one", said)
+    assert created(dialect._reader.task_plan, 4, "look") == ()
