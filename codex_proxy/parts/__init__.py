@@ -132,7 +132,8 @@ KNOWN: Final[Mapping[str, KnownPart]] = {
     ),
     "snapshots": KnownPart(
         settings=(
-            *("snapshot_max_bytes", "snapshot_max_file_bytes", "snapshot_max_files"),
+            *("snapshot_artifacts", "snapshot_max_bytes", "snapshot_max_file_bytes"),
+            "snapshot_max_files",
             *("snapshot_wait", "snapshots"),
         ),
     ),

@@ -13,6 +13,20 @@ const changesAt = (path, turn) => `/v1/agents/sessions/${path}/turns/${encodeURI
 /** What a turn of a session has done to the files; `path`: the session's id in an address. */
 export const changesOfTurn = (path, turn, options) => json(`${changesAt(path, turn)}/changes`, { ...options, headers: BETA });
 
+/** What is kept of the files of a session, in words; `turn`: its newest one. */
+export async function aboutFiles({ id, sandbox }, turn) {
+  if (sandbox === "read-only") return "This session may not write, so no files are kept. Choose another sandbox for a new one.";
+  if (!turn) return "No turn has begun yet.";
+  try {
+    const { state, reason } = await changesOfTurn(encodeURIComponent(id), turn);
+    if (state === "failed") return shown(`The files of the last turn are not kept: ${reason}.`, 500);
+    if (state !== "off") return "The server keeps the files before and after each turn. Below a turn is what it has changed.";
+  } catch (error) {
+    if (error.status !== 404) return shown(error.message, 500);
+  }
+  return "This server keeps no files of turns. Started with PROXY_SNAPSHOTS=sessions it does: then each turn shows what it has changed, and can be reverted.";
+}
+
 /**
  * Shows the changed files of a session's turns in elements, when these come into sight. `actions`: `comment(path, line, text)`,
  * and `forkWithFiles(turn, folder)`, which makes a copy of the session as it was after a turn; `newFolder()` suggests where.

@@ -263,15 +263,15 @@ ENDPOINTS: Final = (
         ItemList[Object],
         parameters=_FREE_PAGE,
     ),
-    *(
-        _endpoint(
-            f"GET {_SESSION}/{name}",
-            handlers.list_nothing,
-            ItemList[Object],
-            parameters=_PAGE,
-            operation_id=f"list_session_{name}",
-        )
-        for name in ("artifacts",)
+    _endpoint(
+        f"GET {_SESSION}/artifacts",
+        handlers.list_artifacts,
+        ItemList[Object],
+        parameters=(
+            *_PAGE,
+            Parameter("environment_id", "query", _TEXT, "Only artifacts of this environment."),
+        ),
+        operation_id="list_session_artifacts",
     ),
     _endpoint(
         f"GET {_SESSION}/subagents", handlers.list_subagents, ItemList[SubagentObject], parameters=_PAGE

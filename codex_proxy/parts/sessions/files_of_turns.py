@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, Literal, NamedTuple, Protocol
 
 from aiohttp import web
@@ -31,6 +31,8 @@ class FilesOfTurns(Protocol):
         """Keeps the files of turns also as those of their copies. Each turn is given with its copy."""
 
 
+LIST_OF_ARTIFACTS: Final = web.AppKey("list_of_artifacts", Callable[[web.Request], Awaitable[web.Response]])
+"""The handler that lists the artifacts of a session. Not set if the server keeps none."""
 FILES_OF_TURNS: Final = web.AppKey("files_of_turns", FilesOfTurns)
 """Not set if the server keeps none."""
 

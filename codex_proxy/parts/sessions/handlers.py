@@ -35,6 +35,7 @@ from codex_proxy.parts.sessions.answers import marked
 from codex_proxy.parts.sessions.approvals import Approval
 from codex_proxy.parts.sessions.commands import Result, Submitted
 from codex_proxy.parts.sessions.creations import creation, idempotency_key
+from codex_proxy.parts.sessions.files_of_turns import LIST_OF_ARTIFACTS
 from codex_proxy.parts.sessions.items import item_object
 from codex_proxy.parts.sessions.records import (
     AGENT,
@@ -556,6 +557,11 @@ async def list_nothing(request: web.Request) -> web.Response:
     if page_in(request).after is not None:
         raise _unknown_resource()
     return json_response(list_object([], has_more=False))
+
+
+async def list_artifacts(request: web.Request) -> web.Response:
+    """Lists the artifacts of a session: what the snapshots of its turns have of the files that the settings name."""
+    return await request.app.get(LIST_OF_ARTIFACTS, list_nothing)(request)
 
 
 async def retrieve_environment(request: web.Request) -> web.Response:

@@ -24,6 +24,11 @@ class SnapshotSettings(BaseModel):
     snapshot_max_bytes: int = Field(
         2 << 30, gt=0, description="maximum bytes of a folder's files that are kept together"
     )
+    snapshot_artifacts: str = Field(
+        "",
+        description="patterns between commas, as in a .gitignore: which files that turns have added or changed are "
+        "artifacts of their sessions",
+    )
     snapshot_max_file_bytes: int = Field(
         32 << 20, gt=0, le=1 << 30, description="largest file that is kept, in bytes; larger ones are named"
     )

@@ -6,11 +6,16 @@ from typing import Any, Final
 
 from codex_proxy.http.endpoint import AnswerType, Endpoint, Handler
 from codex_proxy.parts.sessions.endpoints import BETA
-from codex_proxy.parts.snapshots import handlers
+from codex_proxy.parts.snapshots import artifacts, handlers
 from codex_proxy.parts.snapshots.wire import RevertBody, TurnChanges, TurnReverted
 
 _TURN: Final = "/agents/sessions/{id}/turns/{turn_id}"
-_IDS: Final = {"id": "The id of the session.", "turn_id": "The id of a turn."}
+_ARTIFACT: Final = "/agents/sessions/{id}/artifacts/{artifact_id}"
+_IDS: Final = {
+    "id": "The id of the session.",
+    "turn_id": "The id of a turn.",
+    "artifact_id": "The id of an artifact.",
+}
 
 
 def _endpoint(route: str, handler: Handler, answer: AnswerType, **more: Any) -> Endpoint:
@@ -33,5 +38,11 @@ ENDPOINTS: Final = (
     _endpoint("GET /agents/sessions/{id}/patch", handlers.retrieve_session_patch, handlers.PATCH_TYPE),
     _endpoint(
         f"POST {_TURN}/revert", handlers.revert_turn, TurnReverted, body=RevertBody, body_required=False
+    ),
+    _endpoint(f"GET {_ARTIFACT}", artifacts.retrieve_artifact, artifacts.SessionArtifact),
+    _endpoint(
+        f"GET {_ARTIFACT}/content",
+        artifacts.retrieve_artifact_content,
+        artifacts.BYTES,
     ),
 )

@@ -16,8 +16,9 @@ from codex_proxy.app.server_parts import ServerPart, ServerParts
 from codex_proxy.core.own_errors import repeat
 from codex_proxy.http.app_keys import CLOCK, RUNS
 from codex_proxy.parts import own_settings
-from codex_proxy.parts.sessions.files_of_turns import FILES_OF_TURNS
+from codex_proxy.parts.sessions.files_of_turns import FILES_OF_TURNS, LIST_OF_ARTIFACTS
 from codex_proxy.parts.snapshots import SnapshotSettings
+from codex_proxy.parts.snapshots.artifacts import PATTERNS, Patterns, list_artifacts
 from codex_proxy.parts.snapshots.forking import FilesOfForks
 from codex_proxy.parts.snapshots.git import git_on_path
 from codex_proxy.parts.snapshots.handlers import KEEPER
@@ -45,6 +46,8 @@ class SnapshotsPart(ServerPart):
         own = own_settings(self._settings, SnapshotSettings)
         app[KEEPER] = keeper = Keeper(self._program, root, self._store, own, app[CLOCK])
         app[FILES_OF_TURNS] = FilesOfForks(keeper)
+        if own.snapshot_artifacts:
+            app[PATTERNS], app[LIST_OF_ARTIFACTS] = Patterns(own.snapshot_artifacts), list_artifacts
         app[RUNS].preparers.append(keeper)
         app.cleanup_ctx.append(partial(_run, keeper))
 

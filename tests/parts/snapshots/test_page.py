@@ -147,3 +147,15 @@ async def test_a_copy_of_the_session_after_a_turn_gets_the_files_of_then(
             await expect(page.get_by_text(f"{folder}/copy · workspace-write")).to_be_visible()
             await expect(page.locator(".turn-files details > summary")).to_have_count(1)
             assert [path.name for path in (folder / "copy").iterdir()] == ["a"]
+
+
+async def test_a_session_says_once_whether_files_are_kept_and_how_to_have_that(
+    browser: Browser, tmp_path: Path
+) -> None:
+    async with snapshot_proxy(tmp_path, ui=True, snapshots="off") as (client, folder):
+        worker = Worker(client, folder)
+        await worker.turn(lambda: (folder / "a").write_text("1"))
+        async with open_page(browser, client.proxy, f"sessions/{worker.session}") as page:
+            await page.locator(".menu > summary", has_text="Files").click()
+            await expect(page.get_by_text("Started with PROXY_SNAPSHOTS=sessions it does")).to_be_visible()
+            await expect(page.locator(".turn-files")).to_be_empty()
