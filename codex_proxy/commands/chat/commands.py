@@ -223,7 +223,7 @@ COMMANDS: Final[Mapping[str, _Command]] = {
     ),
     "diff": _Command("show what the last turn has done to the files; /diff 2 the turn before it", _diff),
     "revert": _Command(
-        "make the files what they were before the last turn, or before /revert 2; --force overwrites later changes",
+        "make the files what they were before the last turn; /revert 2 force also overwrites what was changed since",
         _revert,
     ),
     "model": _Command("list the models; /model NAME changes to that one", _model),

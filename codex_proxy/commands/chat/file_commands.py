@@ -14,7 +14,8 @@ from codex_proxy.commands.chat.turn_files import diff_lines, headline, named, wh
 from codex_proxy.commands.chat.view import MORE
 from codex_proxy.core.faults import UserError
 
-FORCE: Final = "--force"
+FORCE: Final = ("force", "--force")
+"""The words that overwrite what was changed since."""
 
 
 class FilesChat(Protocol):
@@ -44,8 +45,8 @@ async def show_diff(chat: FilesChat, which: str) -> None:
 async def revert(chat: FilesChat, arguments: str) -> None:
     """Makes the files that a turn has changed what they were before it, if the user wants that."""
     words = arguments.split()
-    which = next((word for word in words if word != FORCE), "")
-    conversation, force = chat.conversation, FORCE in words
+    which = next((word for word in words if word not in FORCE), "")
+    conversation, force = chat.conversation, any(word in FORCE for word in words)
     turn = await conversation.ended_turn(which)
     changes = await conversation.changes(turn)
     if nothing := why_nothing(changes):
@@ -60,7 +61,7 @@ async def revert(chat: FilesChat, arguments: str) -> None:
     except RefusedError as error:
         if error.param != "force":
             raise
-        again = " ".join(["/revert", *([which] if which else []), FORCE])
+        again = " ".join(["/revert", *([which] if which else []), FORCE[0]])
         raise UserError(f"{error} Here: {again}") from error
     kept = f" What was overwritten is kept as {done['kept']}." if done["kept"] else ""
     count = len(done["paths"])

@@ -37,7 +37,7 @@ async def test_a_person_sees_what_a_turn_has_done_and_takes_it_back(tmp_path: Pa
             chat.type("/revert 2")
             await chat.shows("Revert? y or nothing", times=2)
             chat.type("y")
-            await chat.shows("Here: /revert 2 --force")
+            await chat.shows("Here: /revert 2 force")
             assert (folder / "a").read_text() == "by its user"
             chat.type("/revert 2 --force")
             await chat.shows("Revert? y or nothing", times=3)
