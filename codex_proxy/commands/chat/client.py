@@ -64,6 +64,11 @@ class Server:
             except ValueError as error:
                 raise UserError(NOT_OURS) from error
 
+    async def read(self, path: str) -> bytes:
+        """Returns the content of a file."""
+        async with self._request("GET", path, None, {}) as reply:
+            return await reply.read()
+
     async def events(self, path: str) -> AsyncGenerator[dict[str, Any], None]:
         """Yields the events of a stream until the server ends it."""
         async with self._request("GET", path, None, {}) as reply:

@@ -132,6 +132,11 @@ async def _revert(terminal: Chat, arguments: str) -> None:
     await file_commands.revert(terminal, arguments)
 
 
+async def _patch(terminal: Chat, file: str) -> None:
+    _require_session(terminal)
+    await file_commands.save_patch(terminal, file)
+
+
 async def _model(terminal: Chat, name: str) -> None:
     conversation = terminal.conversation
     if name:
@@ -225,6 +230,9 @@ COMMANDS: Final[Mapping[str, _Command]] = {
     "revert": _Command(
         "make the files what they were before the last turn; /revert 2 force also overwrites what was changed since",
         _revert,
+    ),
+    "patch": _Command(
+        "write all that the session has done to the files to a new file, for git apply", _patch
     ),
     "model": _Command("list the models; /model NAME changes to that one", _model),
     "rename": _Command("give the session a title", _rename),

@@ -324,6 +324,10 @@ class Conversation:
             return None
         return found if found["state"] == "kept" else None
 
+    async def patch(self) -> bytes:
+        """Returns what all turns of the session have done to the files, as a patch of git."""
+        return await self.server.read(f"{self.path}/patch")
+
     async def revert(self, turn: str, *, force: bool) -> Object:
         """Makes the files that a turn has changed what they were before it; `force`: also those that were changed
         since. Raises `RefusedError` with the field `force` for these.

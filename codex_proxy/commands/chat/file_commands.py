@@ -1,7 +1,9 @@
-"""The commands about the files of turns: `/diff` and `/revert`."""
+"""The commands about the files of turns: `/diff`, `/revert` and `/patch`."""
 
 from __future__ import annotations
 
+import asyncio
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Protocol
@@ -71,3 +73,21 @@ async def revert(chat: FilesChat, arguments: str) -> None:
 def absolute(folder: str) -> str:
     """Returns the path of a folder as the user names it; empty for none."""
     return str(Path(folder).expanduser().absolute()) if folder else ""
+
+
+async def save_patch(chat: FilesChat, file: str) -> None:
+    """Writes all that the turns of the session have done to the files to a new file."""
+    if not file:
+        raise UserError("/patch takes the name of a new file.")
+    path = absolute(file)
+    patch = await chat.conversation.patch()
+    try:
+        await asyncio.to_thread(_write_new, path, patch)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}.") from error
+    chat.say(f"Written to {path}. Where the changes are wanted: git apply --3way {shlex.quote(path)}")
+
+
+def _write_new(path: str, content: bytes) -> None:
+    with Path(path).open("xb") as file:
+        file.write(content)

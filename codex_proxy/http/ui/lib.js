@@ -188,7 +188,7 @@ async function copy(text) {
 export function copyButton(label, text) {
   const button = h("button", { type: "button" }, label);
   button.addEventListener("click", async () => {
-    const copied = await copy(await (typeof text === "function" ? text() : text));
+    const copied = await Promise.resolve(typeof text === "function" ? text() : text).then(copy, () => false);
     button.textContent = copied ? "Copied" : "Not copied";
     setTimeout(() => (button.textContent = label), 1500);
   });

@@ -7,7 +7,7 @@ import { BETA } from "./feed.js";
 import { Failed, copyButton, count, h, json, ofTurn, request, seconds, shown, trouble } from "./lib.js";
 import { follow, watch } from "./live.js";
 import { canAsk, ask as askToNotify, told } from "./notices.js";
-import { aboutFiles } from "./turn_files.js";
+import { filesMenu } from "./turn_files.js";
 
 const PAGE = 50;
 const TICK_MS = 1000;
@@ -291,8 +291,7 @@ function titleBar(head, { change, goTo, input, current, lastTurn }) {
   const recording = copyButton("Copy the last turn as cassette", async () => (await ofTurn(lastTurn(), "/cassette")).text());
   const more = h("details", { class: "menu", ontoggle: () => more.open && findRecording() }, h("summary", {}, "Copy as …"), h("div", { class: "row" },
     copyButton("Copy as curl", () => asCode(asSessionCurl)), copyButton("Copy as Python", () => asCode(asSessionPython)), recording, resume));
-  const about = h("p", { class: "soft", role: "status" });
-  const files = h("details", { class: "menu", ontoggle: async () => files.open && (about.textContent = await aboutFiles(summary, lastTurn())) }, h("summary", {}, "Files"), about);
+  const files = filesMenu(() => ({ summary, turn: lastTurn() }));
   const buttons = h("div", { class: "row" }, rename, archive, copy, more, files);
   const bar = h("div", { class: "title-bar" }, name);
   let summary = null;

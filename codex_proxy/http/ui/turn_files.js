@@ -1,9 +1,10 @@
 // The files that turns have changed: below a turn a line, which opens the diff, and what can be done about it.
 import { diffView } from "./diff.js";
 import { BETA } from "./feed.js";
-import { count, h, json, shown, trouble } from "./lib.js";
+import { copyButton, count, h, json, request, shown, trouble } from "./lib.js";
 
 const AGAIN_MS = 1000;
+const SAVED_MS = 60_000;
 const TRIES = 30; // while the snapshot after a turn is being made
 const NAMED = 20; // paths that a note names
 const KINDS = { added: "add", deleted: "delete", modified: "update" };
@@ -13,14 +14,43 @@ const changesAt = (path, turn) => `/v1/agents/sessions/${path}/turns/${encodeURI
 /** What a turn of a session has done to the files; `path`: the session's id in an address. */
 export const changesOfTurn = (path, turn, options) => json(`${changesAt(path, turn)}/changes`, { ...options, headers: BETA });
 
-/** What is kept of the files of a session, in words; `turn`: its newest one. */
-export async function aboutFiles({ id, sandbox }, turn) {
+/** The menu about the files of a session: whether they are kept, and what its turns have done to them, as a patch. */
+export function filesMenu(about) {
+  const words = h("p", { class: "soft", role: "status" });
+  const patch = async () => {
+    try {
+      return await (await request(`/v1/agents/sessions/${encodeURIComponent(about().summary.id)}/patch`, { headers: BETA })).text();
+    } catch (error) {
+      words.textContent = shown(error.message, 500);
+      throw error;
+    }
+  };
+  const save = () => patch().then((text) => {
+    const address = URL.createObjectURL(new Blob([text], { type: "text/x-patch" }));
+    h("a", { href: address, download: "session.patch" }).click();
+    setTimeout(() => URL.revokeObjectURL(address), SAVED_MS);
+  }, () => null);
+  const buttons = h("div", { class: "row", hidden: true }, copyButton("Copy all changes as a patch", patch), h("button", { type: "button", onclick: save }, "Save the patch"),
+    h("span", { class: "soft" }, "`git apply --3way` brings it into another folder."));
+  const ontoggle = async () => {
+    if (!menu.open) return;
+    const { summary, turn } = about();
+    const why = await whyNotKept(summary, turn);
+    words.textContent = why || "The server keeps the files before and after each turn. Below a turn is what it has changed.";
+    buttons.hidden = why !== "";
+  };
+  const menu = h("details", { class: "menu", ontoggle }, h("summary", {}, "Files"), words, buttons);
+  return menu;
+}
+
+/** Why the files of a session are not kept, in words; empty if they are. `turn`: its newest one. */
+async function whyNotKept({ id, sandbox }, turn) {
   if (sandbox === "read-only") return "This session may not write, so no files are kept. Choose another sandbox for a new one.";
   if (!turn) return "No turn has begun yet.";
   try {
     const { state, reason } = await changesOfTurn(encodeURIComponent(id), turn);
     if (state === "failed") return shown(`The files of the last turn are not kept: ${reason}.`, 500);
-    if (state !== "off") return "The server keeps the files before and after each turn. Below a turn is what it has changed.";
+    if (state !== "off") return "";
   } catch (error) {
     if (error.status !== 404) return shown(error.message, 500);
   }

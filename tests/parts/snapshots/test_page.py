@@ -159,3 +159,19 @@ async def test_a_session_says_once_whether_files_are_kept_and_how_to_have_that(
             await page.locator(".menu > summary", has_text="Files").click()
             await expect(page.get_by_text("Started with PROXY_SNAPSHOTS=sessions it does")).to_be_visible()
             await expect(page.locator(".turn-files")).to_be_empty()
+
+
+async def test_what_a_session_has_done_to_the_files_is_saved_as_a_patch(
+    browser: Browser, tmp_path: Path
+) -> None:
+    async with snapshot_proxy(tmp_path, ui=True) as (client, folder):
+        worker = Worker(client, folder)
+        await worker.turn(lambda: (folder / "a").write_text("first\n"))
+        async with open_page(browser, client.proxy, f"sessions/{worker.session}") as page:
+            await page.locator(".turn-files > details").wait_for()
+            await page.locator(".menu > summary", has_text="Files").click()
+            async with page.expect_download() as saved:
+                await page.get_by_role("button", name="Save the patch").click()
+            file = await (await saved.value).path()
+            assert "+first\n" in file.read_text()
+            await expect(page.get_by_role("button", name="Copy all changes as a patch")).to_be_visible()
