@@ -31,7 +31,9 @@ class FilesOfTurns(Protocol):
         """Keeps the files of turns also as those of their copies. Each turn is given with its copy."""
 
 
-LIST_OF_ARTIFACTS: Final = web.AppKey("list_of_artifacts", Callable[[web.Request], Awaitable[web.Response]])
+LIST_OF_ARTIFACTS: Final[web.AppKey[Callable[[web.Request], Awaitable[web.Response]]]] = web.AppKey(
+    "list_of_artifacts"
+)
 """The handler that lists the artifacts of a session. Not set if the server keeps none."""
 FILES_OF_TURNS: Final = web.AppKey("files_of_turns", FilesOfTurns)
 """Not set if the server keeps none."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
-from typing import Final, Literal, NamedTuple, TypedDict
+from typing import Any, Final, Literal, NamedTuple, TypedDict
 from urllib.parse import quote
 
 from aiohttp import web
@@ -85,7 +85,7 @@ async def list_artifacts(request: web.Request) -> web.Response:
         if not places:
             raise bad_request("The session has no such artifact. Leave 'after' out.", "after")
         start = places[0] + 1
-    page = found[start : start + asked.limit]
+    page: list[Any] = list(found[start : start + asked.limit])
     return json_response(list_object(page, has_more=start + asked.limit < len(found)))
 
 
