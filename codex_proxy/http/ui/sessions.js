@@ -291,7 +291,7 @@ function titleBar(head, { change, goTo, input, current, lastTurn }) {
   const recording = copyButton("Copy the last turn as cassette", async () => (await ofTurn(lastTurn(), "/cassette")).text());
   const more = h("details", { class: "menu", ontoggle: () => more.open && findRecording() }, h("summary", {}, "Copy as …"), h("div", { class: "row" },
     copyButton("Copy as curl", () => asCode(asSessionCurl)), copyButton("Copy as Python", () => asCode(asSessionPython)), recording, resume));
-  const files = filesMenu(() => ({ summary, turn: lastTurn() }));
+  const files = filesMenu(() => summary);
   const buttons = h("div", { class: "row" }, rename, archive, copy, more, files);
   const bar = h("div", { class: "title-bar" }, name);
   let summary = null;

@@ -15,11 +15,11 @@ const changesAt = (path, turn) => `/v1/agents/sessions/${path}/turns/${encodeURI
 export const changesOfTurn = (path, turn, options) => json(`${changesAt(path, turn)}/changes`, { ...options, headers: BETA });
 
 /** The menu about the files of a session: whether they are kept, and what its turns have done to them, as a patch. */
-export function filesMenu(about) {
+export function filesMenu(summaryOf) {
   const words = h("p", { class: "soft", role: "status" });
   const patch = async () => {
     try {
-      return await (await request(`/v1/agents/sessions/${encodeURIComponent(about().summary.id)}/patch`, { headers: BETA })).text();
+      return await (await request(`/v1/agents/sessions/${encodeURIComponent(summaryOf().id)}/patch`, { headers: BETA })).text();
     } catch (error) {
       words.textContent = shown(error.message, 500);
       throw error;
@@ -34,8 +34,7 @@ export function filesMenu(about) {
     h("span", { class: "soft" }, "`git apply --3way` brings it into another folder."));
   const ontoggle = async () => {
     if (!menu.open) return;
-    const { summary, turn } = about();
-    const why = await whyNotKept(summary, turn);
+    const why = await whyNotKept(summaryOf());
     words.textContent = why || "The server keeps the files before and after each turn. Below a turn is what it has changed.";
     buttons.hidden = why !== "";
   };
@@ -43,12 +42,14 @@ export function filesMenu(about) {
   return menu;
 }
 
-/** Why the files of a session are not kept, in words; empty if they are. `turn`: its newest one. */
-async function whyNotKept({ id, sandbox }, turn) {
+/** Why the files of a session are not kept, in words; empty if they are. */
+async function whyNotKept({ id, sandbox }) {
   if (sandbox === "read-only") return "This session may not write, so no files are kept. Choose another sandbox for a new one.";
-  if (!turn) return "No turn has begun yet.";
+  const path = encodeURIComponent(id);
   try {
-    const { state, reason } = await changesOfTurn(encodeURIComponent(id), turn);
+    const [turn] = (await json(`/v1/agents/sessions/${path}/turns?limit=1`, { headers: BETA })).data;
+    if (!turn) return "No turn has begun yet.";
+    const { state, reason } = await changesOfTurn(path, turn.id);
     if (state === "failed") return shown(`The files of the last turn are not kept: ${reason}.`, 500);
     if (state !== "off") return "";
   } catch (error) {

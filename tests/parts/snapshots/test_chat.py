@@ -56,6 +56,7 @@ async def test_a_copy_gets_the_files_of_then_in_a_folder_of_its_own(tmp_path: Pa
             chat.type("/fork 1 copy")
             await chat.shows(f"It works in {folder / 'copy'}")
             assert (folder / "copy" / "a").read_text() == "first"
+            chat.press("\x15")  # the message that was left out
             chat.type("/patch its.patch")
             await chat.shows("Written to ")
             assert "+first" in (folder / "its.patch").read_text()
