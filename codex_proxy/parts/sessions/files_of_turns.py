@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Final, Literal, NamedTuple, Protocol
 
 from aiohttp import web
@@ -19,16 +20,18 @@ class Point(NamedTuple):
 
 
 class FilesOfTurns(Protocol):
-    async def place(
+    def placed(
         self, owner: str, client: Client, session: Session, points: Sequence[Point], folder: str
-    ) -> str:
+    ) -> AbstractAsyncContextManager[str]:
         """Writes the files of a session's folder into the new or empty folder that the client names, as they were at
-        the first of the points of which they are kept. Returns the folder's path without links. Raises `Fault` with the
-        field `folder`.
+        the first of the points whose turn could write. Yields the folder's path without links; what was written is
+        removed if something is raised there. Raises `Fault` with the field `folder`.
         """
 
-    async def copy(self, owner: str, turns: Iterable[tuple[str, str]]) -> None:
-        """Keeps the files of turns also as those of their copies. Each turn is given with its copy."""
+    async def copy(self, owner: str, turns: Iterable[tuple[str, str]], folder: str | None) -> None:
+        """Keeps the files of turns also as those of their copies. Each turn is given with its copy. `folder`: where the
+        copies are, if that is another folder.
+        """
 
 
 LIST_OF_ARTIFACTS: Final[web.AppKey[Callable[[web.Request], Awaitable[web.Response]]]] = web.AppKey(

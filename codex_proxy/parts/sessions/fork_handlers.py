@@ -4,8 +4,11 @@ INVALID_REQUEST, NOT_FOUND for what does not exist or is another key's. Source: 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
+from itertools import groupby
 from typing import Any, Final
 
 import msgspec
@@ -85,17 +88,13 @@ async def _fork(request: web.Request, given: wire.ForkBody, asked: Creation) -> 
     entries = await beside_the_loop(partial(kept_entries, entries, source.turn), long=long)
     fork = fork_of(source, sessions.new_id("sess_"), entries, given.title, sessions.now())
     files = request.app.get(FILES_OF_TURNS)
-    if given.folder is not None:
-        if files is None:
-            raise wire.refuse(NO_FILES, "folder")
-        folder = await files.place(owner, request[CLIENT], source, points, given.folder)
-        fork = replace(fork, environment=folder_environment(fork.id, folder))
-    created = await _create(request, fork, turns, entries, asked)
-    if files is not None:
-        copied = dict.fromkeys(entry.turn for entry in entries)
-        copies = await sessions.store.all_turns(owner, fork.id)
-        await files.copy(owner, zip(copied, (turn.id for turn in copies), strict=True))
-    return created
+    if given.folder is None:
+        return await _create(request, fork, turns, entries, asked)
+    if files is None:
+        raise wire.refuse(NO_FILES, "folder")
+    await sessions.turn_requests.check_settings(owner, fork)  # before anything is written
+    placed = files.placed(owner, request[CLIENT], source, points, given.folder)
+    return await _create(request, fork, turns, entries, asked, placed)
 
 
 async def _read(sessions: Sessions, owner: str, id: str) -> tuple[Session, list[SessionTurn], list[Entry]]:
@@ -170,15 +169,44 @@ async def _create(
     turns: Sequence[SessionTurn],
     entries: Sequence[Entry],
     asked: Creation,
+    placed: AbstractAsyncContextManager[str | None] | None = None,
 ) -> Session:
-    """Stores a new session with copies of these entries, which are of some of these turns."""
+    """Stores a new session with copies of these entries, which are of some of these turns. `placed`: writes its files,
+    and yields its folder.
+    """
     sessions, owner = sessions_at(request)
     request[NOTES] |= {"session": session.id, "model": session.agent.model}
+    created = session
+
+    async def create() -> None:
+        nonlocal created
+        async with placed or contextlib.nullcontext() as folder:
+            if folder is not None:
+                created = replace(session, environment=folder_environment(session.id, folder))
+            created, copies = await _store(sessions, owner, created, turns, entries, asked)
+        files = request.app.get(FILES_OF_TURNS)
+        if files is not None and session.forked_from:
+            copied = [turn for turn, _ in groupby(entries, lambda entry: entry.turn)]
+            await files.copy(owner, zip(copied, (copy.id for copy in copies), strict=True), folder)
+
+    await sessions.run(create())
+    return created
+
+
+async def _store(
+    sessions: Sessions,
+    owner: str,
+    session: Session,
+    turns: Sequence[SessionTurn],
+    entries: Sequence[Entry],
+    asked: Creation,
+) -> tuple[Session, list[SessionTurn]]:
+    """Stores a new session. Returns it with the copies of the turns of which it has entries, in their order."""
     prepared = await sessions.turn_requests.check_settings(owner, session)
     now, long = sessions.epoch(), len(entries) > MANY_ENTRIES
     past = await beside_the_loop(partial(past_of, session, turns, entries, sessions.new_id, now), long=long)
     stored: list[Stored] = [*past.turns, *past.entries, *([past.page] if past.page else [])]
     records, _ = await beside_the_loop(partial(records_of, session, stored, now, session.storage), long=long)
     live = sessions.new(owner, session, past)
-    await sessions.run(sessions.create(live, [], prepared, [*records, *asked.records(session)]))
-    return live.session
+    await sessions.create(live, [], prepared, [*records, *asked.records(session)])
+    return live.session, past.turns

@@ -22,8 +22,9 @@ from codex_proxy.parts.snapshots.difference import differences
 from codex_proxy.parts.snapshots.git import GitError, ObjectReader
 from codex_proxy.parts.snapshots.handlers import KEEPER
 from codex_proxy.parts.snapshots.ignored import Rules, parse
-from codex_proxy.parts.snapshots.keeper import Keeper, in_thread
+from codex_proxy.parts.snapshots.keeper import Keeper
 from codex_proxy.parts.snapshots.records import TurnFiles
+from codex_proxy.parts.snapshots.threads import in_thread
 from codex_proxy.surfaces.answers.renderer import Count
 
 MAX_ARTIFACTS: Final = 1000

@@ -36,12 +36,10 @@ class Difference(NamedTuple):
 
 
 def differences(reader: ObjectReader, before: str, after: str) -> list[Difference]:
-    """Returns the files and links that differ between two trees, by path. What is not kept in one of them is left out.
-    Raises `GitError`.
+    """Returns the files and links that differ between two trees, by path. What is not kept in one of them is left out,
+    a folder with all that the other tree has of it: it may have been there in both. Raises `GitError`.
     """
-    found = _in_folder(reader, b"", _entries(reader, before), _entries(reader, after))
-    kept = [each for each in found if all(side is None or side.is_kept for side in each[1:])]
-    return sorted(kept)
+    return sorted(_in_folder(reader, b"", _entries(reader, before), _entries(reader, after)))
 
 
 def _entries(reader: ObjectReader, digest: str) -> dict[bytes, TreeEntry]:
@@ -53,7 +51,7 @@ def _in_folder(
 ) -> Iterator[Difference]:
     for name in before.keys() | after.keys():
         old, new = before.get(name), after.get(name)
-        if old == new:
+        if old == new or not all(each is None or each.is_kept for each in (old, new)):
             continue
         below = path + name
         old_file, new_file = (None if each is None or each.is_folder else each for each in (old, new))
@@ -65,6 +63,28 @@ def _in_folder(
         ]
         if any(inside):
             yield from _in_folder(reader, below + b"/", *inside)
+
+
+def entries_at(reader: ObjectReader, tree: str, paths: Iterable[bytes]) -> dict[bytes, TreeEntry]:
+    """Returns what a tree has at paths: files and links, and what is not kept, also a folder in which a path would be.
+    Raises `GitError`.
+    """
+    folders: dict[bytes, dict[bytes, TreeEntry]] = {b"": _entries(reader, tree)}
+    found: dict[bytes, TreeEntry] = {}
+    for path in paths:
+        above, names = b"", path.split(b"/")
+        for index, name in enumerate(names):
+            entry = folders[above].get(name)
+            if entry is None or not entry.is_folder or index == len(names) - 1:
+                if entry is not None and (
+                    not entry.is_kept or (index == len(names) - 1 and not entry.is_folder)
+                ):
+                    found[path] = entry
+                break
+            above += name + b"/"
+            if above not in folders:
+                folders[above] = _entries(reader, entry.digest.hex())
+    return found
 
 
 def file_changes(reader: ObjectReader, found: Iterable[Difference]) -> list[FileChange]:

@@ -86,6 +86,23 @@ class FolderSnapshots:
                 self.git.repack()
         return Kept(tree, taken.rules, taken.not_kept)
 
+    def take_with(
+        self, name: FolderName, limits: Limits, until: float, ref: str, paths: Sequence[bytes]
+    ) -> str:
+        """Makes a snapshot of the folder, which the ref keeps, with these paths also where its rules leave them out.
+        Returns its tree.
+        """
+        with self._locked(until, name):
+            objects = NewObjects(self.path)
+            try:
+                taken = Walk(objects, limits, until).take(name.folder, self._read_known(), wanted=paths)
+                objects.save(self.git)
+            finally:
+                objects.close()
+            # What is known stays as it was: the next snapshot leaves the paths out again.
+            self.git.set_refs({ref: taken.digest.hex()})
+        return taken.digest.hex()
+
     def set_refs(self, refs: Mapping[str, str | None]) -> None:
         with self._locked(time.monotonic() + LOCK_SECONDS):
             self.git.set_refs(refs)
@@ -135,12 +152,13 @@ class FolderSnapshots:
     # --- what is known --------------------------------------------------------------------------
 
     def _read_known(self) -> KnownFolder:
-        mark = self._mark()
-        if self._known is None or mark != self._known_mark:
-            self._known, self._known_mark = _load(self.path / "known"), mark
-        if not self._known.digest or self.git.refs().get(LATEST) != self._known.digest.hex():
+        mark, known = self._mark(), self._known  # which `forget` may take away meanwhile
+        if known is None or mark != self._known_mark:
+            known = _load(self.path / "known")
+            self._known, self._known_mark = known, mark
+        if not known.digest or self.git.refs().get(LATEST) != known.digest.hex():
             return KnownFolder()  # its objects may be gone
-        return self._known
+        return known
 
     def _note_known(self, taken: Taken, *, changed: bool) -> None:
         self._known = taken.known

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from functools import partial
+from typing import Final
 
 import structlog
 from msgspec.structs import replace
@@ -20,12 +21,15 @@ from codex_proxy.parts.sessions.sessions import Session
 from codex_proxy.parts.snapshots.difference import differences, file_changes
 from codex_proxy.parts.snapshots.folders import FolderSnapshots
 from codex_proxy.parts.snapshots.git import GitError
-from codex_proxy.parts.snapshots.keeper import Keeper, in_thread, ref_of
+from codex_proxy.parts.snapshots.keeper import Keeper, ref_of
+from codex_proxy.parts.snapshots.threads import in_thread
 from codex_proxy.parts.snapshots.walk import SnapshotError
+from codex_proxy.store.values import StoreUnavailable
 
 log = structlog.get_logger(__name__)
 
-FIELD = "folder"
+FIELD: Final = "folder"
+FORKED: Final = "the session was forked while the turn went on"
 
 
 class FilesOfForks:
@@ -34,43 +38,63 @@ class FilesOfForks:
     def __init__(self, keeper: Keeper) -> None:
         self._keeper = keeper
 
-    async def place(
+    @contextlib.asynccontextmanager
+    async def placed(
         self, owner: str, client: Client, session: Session, points: Sequence[Point], folder: str
-    ) -> str:
+    ) -> AsyncIterator[str]:
         if session.environment.get("type") != "self_hosted":
             raise bad_request("The session has no folder: leave 'folder' out.", FIELD)
         snapshots, tree = await self._kept_at(owner, points)
-        path = await in_thread(partial(_make_empty, client, session, folder))
+        path, is_new = await in_thread(partial(_make_empty, client, session, folder))
         try:
-            await in_thread(partial(write_tree, snapshots, tree, path))
+            await self._keeper.write_in(path, partial(write_tree, snapshots, tree, path))
         except (GitError, OSError) as error:
-            with contextlib.suppress(OSError):
-                os.rmdir(path)
+            if is_new:
+                with contextlib.suppress(OSError):
+                    os.rmdir(path)
             failure = Failure(FaultKind.INTERNAL, f"The files cannot be written: {error}.", param=FIELD)
             raise Fault(failure) from error
-        return path
+        try:
+            yield path
+        except BaseException:
+            await self._keeper.write_in(path, partial(_remove_tree, snapshots, tree, path, itself=is_new))
+            raise
 
     async def _kept_at(self, owner: str, points: Sequence[Point]) -> tuple[FolderSnapshots, str]:
         for point in points:
             files = await self._keeper.files(owner, point.turn)
-            tree = "" if files is None else files.before if point.when == "before" else files.after
-            if files is not None and tree:
-                return self._keeper.snapshots_of(files.place), tree
+            if files is None:
+                continue  # a turn that could not write: the files are those of the point before
+            tree = files.before if point.when == "before" else files.after if files.state == "kept" else ""
+            if not tree:
+                reason = files.reason or "the turn is at work"
+                raise bad_request(f"The files of {when_of(point)} are not kept: {reason}.", FIELD)
+            return self._keeper.snapshots_of(files.place), tree
         message = "No files are kept of this point of the session. GET .../turns/{id}/changes says why."
         raise bad_request(message, FIELD)
 
-    async def copy(self, owner: str, turns: Iterable[tuple[str, str]]) -> None:
+    async def copy(self, owner: str, turns: Iterable[tuple[str, str]], folder: str | None) -> None:
         for turn, copy in turns:
-            files = await self._keeper.files(owner, turn)
-            if files is None or files.state != "kept":
-                continue
-            refs = {ref_of(copy, "before"): files.before, ref_of(copy, "after"): files.after}
             try:
-                await in_thread(partial(self._keeper.snapshots_of(files.place).set_refs, refs))
-            except (GitError, OSError, SnapshotError) as error:
+                await self._copy(owner, turn, copy, folder)
+            except (GitError, OSError, SnapshotError, StoreUnavailable) as error:
                 log.warning("snapshot_failed", when="fork", reason=str(error))
-            else:
-                await self._keeper.write(owner, replace(files, turn=copy))
+
+    async def _copy(self, owner: str, turn: str, copy: str, folder: str | None) -> None:
+        files = await self._keeper.files(owner, turn)
+        if files is None:
+            return
+        copied = replace(files, turn=copy, folder=files.folder if folder is None else folder)
+        if files.state == "kept":
+            refs = {ref_of(copy, "before"): files.before, ref_of(copy, "after"): files.after}
+            await in_thread(partial(self._keeper.snapshots_of(files.place).set_refs, refs))
+        else:
+            copied = replace(copied, state="failed", before="", after="", reason=files.reason or FORKED)
+        await self._keeper.write(owner, copied)
+
+
+def when_of(point: Point) -> str:
+    return f"the moment {point.when} the turn '{point.turn}'"
 
 
 def check_may_write(session: Session, client: Client, folder: str, field: str) -> None:
@@ -85,8 +109,10 @@ def check_may_write(session: Session, client: Client, folder: str, field: str) -
         raise bad_request("The folder was replaced by a link.", field)
 
 
-def _make_empty(client: Client, session: Session, folder: str) -> str:
-    """Makes a folder, or finds that it is empty. Returns its path without links. Raises `Fault`."""
+def _make_empty(client: Client, session: Session, folder: str) -> tuple[str, bool]:
+    """Makes a folder, or finds that it is empty. Returns its path without links, and whether it is new. Raises
+    `Fault`.
+    """
     if not os.path.isabs(folder) or "\0" in folder:
         raise bad_request("'folder' must be the absolute path of a new or empty folder.", FIELD)
     above, name = os.path.split(os.path.normpath(folder))
@@ -94,15 +120,22 @@ def _make_empty(client: Client, session: Session, folder: str) -> str:
     path = os.path.join(above, name)
     check_may_write(session, client, above, FIELD)
     try:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(path)
+        is_new = _is_made(path)
         is_empty = not os.path.islink(path) and not os.listdir(path)
     except OSError as error:
         raise bad_request(f"'folder' cannot be made: {error.strerror}.", FIELD) from None
     if not is_empty:
         raise bad_request("'folder' must be a new or empty folder: this one has files.", FIELD)
     check_may_write(session, client, path, FIELD)
-    return path
+    return path, is_new
+
+
+def _is_made(path: str) -> bool:
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        return False
+    return True
 
 
 def write_tree(snapshots: FolderSnapshots, tree: str, folder: str) -> None:
@@ -115,3 +148,16 @@ def write_tree(snapshots: FolderSnapshots, tree: str, folder: str) -> None:
         differing = write_changes(folder, file_changes(reader, differences(reader, "", tree)), content_of)
     if differing:
         raise OSError("somebody else writes there")
+
+
+def _remove_tree(snapshots: FolderSnapshots, tree: str, folder: str, *, itself: bool) -> None:
+    """Removes the files of a tree from a folder, unless somebody has changed one of them. `itself`: the folder, too, if
+    it is empty then.
+    """
+    try:
+        with snapshots.git.reader() as reader:
+            write_changes(folder, file_changes(reader, differences(reader, tree, "")), lambda _: ())
+        if itself:
+            os.rmdir(folder)
+    except (GitError, OSError) as error:
+        log.warning("fork_not_removed", reason=str(error))

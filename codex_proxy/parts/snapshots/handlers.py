@@ -26,9 +26,10 @@ from codex_proxy.parts.snapshots.difference import shown_changes
 from codex_proxy.parts.snapshots.folders import FolderName
 from codex_proxy.parts.snapshots.forking import check_may_write
 from codex_proxy.parts.snapshots.git import GitError
-from codex_proxy.parts.snapshots.keeper import Keeper, in_thread
+from codex_proxy.parts.snapshots.keeper import Keeper
 from codex_proxy.parts.snapshots.records import TurnFiles
 from codex_proxy.parts.snapshots.reverting import ChangedSinceError, revert
+from codex_proxy.parts.snapshots.threads import in_thread
 from codex_proxy.parts.snapshots.walk import SnapshotError
 from codex_proxy.parts.snapshots.wire import PathChange, TurnChanges
 
@@ -120,11 +121,14 @@ async def revert_turn(request: web.Request) -> web.Response:
     files = await _files(request, turn)
     if files is None or files.state != "kept":
         raise conflict("The files of this turn are not kept. GET .../changes says why.")
-    await _check_may_write(request, turn, files)
     keeper, (_, owner) = request.app[KEEPER], sessions_at(request)
-    snapshots, name = keeper.snapshots_of(files.place), FolderName(owner, files.folder)
+    snapshots = keeper.snapshots_of(files.place)
+    own = keeper.snapshots_of(FolderName(owner, files.folder).place)
+    work = partial(revert, snapshots, own, keeper.limits, files, owner, force=given.force)
+    await keeper.rest(files.folder)
+    await _check_may_write(request, turn, files)
     try:
-        done = await in_thread(partial(revert, snapshots, name, keeper.limits, files, force=given.force))
+        done = await keeper.write_in(files.folder, work)  # no turn begins between the check and this
     except ChangedSinceError as error:
         raise _changed_since(error.paths, force=given.force) from None
     except SnapshotError as error:

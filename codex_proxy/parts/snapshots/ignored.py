@@ -4,6 +4,7 @@ of the lengths of a pattern and a path.
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import hashlib
 import os
@@ -19,6 +20,10 @@ MAX_PATTERNS: Final = 2000
 """Maximum patterns of a file that count."""
 MAX_ABOVE: Final = 100
 """Maximum folders above the kept one in which a repository is looked for."""
+UNREADABLE: Final = frozenset(
+    {errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV}
+)
+"""The errors of what cannot be read as it is there. Others may pass, and tell nothing of it."""
 _OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 Part: TypeAlias = str | re.Pattern[str] | None
@@ -62,7 +67,11 @@ class Rules(NamedTuple):
 
     def below(self, name: str) -> Rules:
         """Returns the rules for a folder in this one, without those of its own file."""
-        return Rules(tuple((depth + 1, each) for depth, each in self.files), (*self.names, name), self.digest)
+        if not self.files:
+            return Rules((), (*self.names, name))
+        # The same file means something else one folder higher.
+        digest = hashlib.sha1(self.digest + b"/", usedforsecurity=False).digest()
+        return Rules(tuple((depth + 1, each) for depth, each in self.files), (*self.names, name), digest)
 
     def with_file(self, file: IgnoreFile) -> Rules:
         if not file.patterns:
@@ -144,24 +153,27 @@ def _compiled(name: str) -> re.Pattern[str]:
 
 
 def read_file(folder: int, name: str = FILE) -> IgnoreFile:
-    """Returns the patterns of a file in the folder with this descriptor: none if it is a link or cannot be read."""
+    """Returns the patterns of a file in the folder with this descriptor: none if it is a link or may not be read.
+    Raises `OSError` where reading fails otherwise: without its rules a folder would have other files.
+    """
     try:
         descriptor = os.open(name, _OPEN, dir_fd=folder)
-    except OSError:
+    except OSError as error:
+        if error.errno not in UNREADABLE:
+            raise
         return NOTHING
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return NOTHING
         return parse(os.read(descriptor, MAX_BYTES))
-    except OSError:
-        return NOTHING
     finally:
         os.close(descriptor)
 
 
 def rules_above(folder: str) -> Rules:
     """Returns the rules for a folder's content from what is outside of it: the files of the folders above, up to the
-    root of the repository in which it is, and the exclusions of that; without a repository none.
+    root of the repository in which it is, and the exclusions of that; without a repository none. Raises `OSError` as
+    `read_file` does.
     """
     above = [*_up_to_repository(folder)]
     if not above:
@@ -188,7 +200,9 @@ def _up_to_repository(folder: str) -> Iterator[str]:
 def _read_at(folder: str, name: str) -> IgnoreFile:
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
+    except OSError as error:
+        if error.errno not in UNREADABLE:
+            raise
         return NOTHING
     try:
         return read_file(descriptor, name)

@@ -5,8 +5,6 @@ for the first one, within a bound, and never fails by it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -27,7 +25,9 @@ from codex_proxy.parts.snapshots.folders import FolderName, FolderSnapshots, Kep
 from codex_proxy.parts.snapshots.git import GitError
 from codex_proxy.parts.snapshots.ignored import rules_above
 from codex_proxy.parts.snapshots.records import TurnFiles, files_of
+from codex_proxy.parts.snapshots.threads import in_thread
 from codex_proxy.parts.snapshots.walk import Limits, RulesUsed, SnapshotError
+from codex_proxy.parts.snapshots.writers import Writer, Writers
 from codex_proxy.runs.observers import TURN_ORIGIN
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import NotStored, StoreUnavailable
@@ -40,22 +40,30 @@ SNAPSHOT_SECONDS: Final = 120.0
 """Seconds after which a snapshot is given up, also if no turn waits for it any more."""
 REF_OF_TURNS: Final = "refs/turns/"
 """How the names of the refs begin that keep the trees of turns."""
+RESTARTED: Final = "the server was restarted in the turn"
 MAX_IN_MEMORY: Final = 4
 """Maximum folders of whose files is kept in memory what is known."""
 MAX_RULES: Final = 1000
 """Maximum turns whose rules are remembered while they wait for results."""
 
 
-class KeptTurn:
-    """A turn whose files are kept, as its watcher and observer."""
+class WritingTurn(Writer):
+    """A turn of an agent that may write, as its watcher and observer. `kept`: the files from before it, if they are
+    kept, and by which rules.
+    """
 
-    def __init__(self, keeper: Keeper, owner: str, files: TurnFiles, rules: RulesUsed) -> None:
+    def __init__(self, keeper: Keeper, owner: str, folder: str) -> None:
+        super().__init__(folder)
         self._keeper = keeper
-        self.owner, self.files, self.rules = owner, files, rules
-        self.others_wrote = files.others_wrote
+        self.owner = owner
+        self.kept: tuple[TurnFiles, RulesUsed] | None = None
 
-    def begin(self, _turn: Turn, _agent: str) -> KeptTurn:
-        self._keeper.on_begin(self)
+    @property
+    def session_turn(self) -> str:
+        """The id of the session's turn, if its files are kept."""
+        return "" if self.kept is None else self.kept[0].turn
+
+    def begin(self, _turn: Turn, _agent: str) -> WritingTurn:
         return self
 
     def add(self, events: Sequence[Event]) -> None:
@@ -81,8 +89,8 @@ class Keeper:
         self._rules: LruCache[str, RulesUsed] = LruCache(MAX_RULES)
         self._unstored: set[str] = set()
         """The refs of turns that were not stored when that was last looked at."""
-        self._working: set[KeptTurn] = set()
-        self._ending: dict[asyncio.Task[None], KeptTurn] = {}
+        self._writers = Writers()
+        self._ending: dict[asyncio.Task[None], WritingTurn] = {}
 
     def snapshots_of(self, place: str) -> FolderSnapshots:
         """Returns the snapshots at a place (`FolderName.place`)."""
@@ -113,77 +121,84 @@ class Keeper:
     def _keep_in_memory(self, place: str, snapshots: FolderSnapshots) -> None:
         self._recent.put(place, snapshots)
         for other, each in self._folders.items():
-            if self._recent.get(other) is None:
+            if other not in self._recent:
                 each.forget()
 
     # --- turns --------------------------------------------------------------------------------------
 
-    async def prepare(self, turn: Turn) -> KeptTurn | None:
-        id = TURN_ORIGIN.get().session_turn
-        if not id or turn.mode != "agent" or turn.sandbox == "read-only" or not turn.workdir:
+    async def prepare(self, turn: Turn) -> WritingTurn | None:
+        if turn.mode != "agent" or turn.sandbox == "read-only" or not turn.workdir:
             return None
-        try:
-            return await self._prepare(turn, id)
-        except Exception as error:  # noqa: BLE001 - no turn fails by it
-            log.error("internal_error", **trace_of(error))
-            return None
+        await self.rest(turn.workdir)
+        writing = WritingTurn(self, turn.owner, turn.workdir)
+        self._writers.add(writing)
+        if id := TURN_ORIGIN.get().session_turn:
+            try:
+                await self._prepare(writing, id)
+            except Exception as error:  # noqa: BLE001 - no turn fails by it
+                log.error("internal_error", **trace_of(error))
+            except BaseException:
+                self._writers.remove(writing)
+                raise
+        return writing
 
-    async def _prepare(self, turn: Turn, id: str) -> KeptTurn | None:
-        await self._rest(turn.workdir)
-        name = FolderName(turn.owner, turn.workdir)
+    async def _prepare(self, turn: WritingTurn, id: str) -> None:
+        name = FolderName(turn.owner, turn.folder)
         files = await files_of(self._store, turn.owner, id)
         rules = self._rules.get(id)
         if files is None:
-            files = TurnFiles(turn=id, folder=turn.workdir, place=name.place, state="running")
+            files = TurnFiles(turn=id, folder=turn.folder, place=name.place, state="running")
             try:
                 kept = await self.take(name, [ref_of(id, "before")], self._wait)
             except SnapshotError as error:
                 log.warning("snapshot_failed", when="before", reason=str(error))
                 await self.write(turn.owner, replace(files, state="failed", reason=str(error)))
-                return None
+                return
             files = replace(files, before=kept.tree, left_out=tuple(kept.not_kept))
             rules = kept.rules
             self._rules.put(id, rules)
-        elif not files.before or rules is None:  # there is none, or the server was restarted meanwhile
-            return None
+        elif not files.before:
+            return
+        elif rules is None:  # what comes now would be missing in what is kept
+            await self.write(turn.owner, replace(files, state="failed", after="", reason=RESTARTED))
+            return
         files = replace(files, state="running")
         await self.write(turn.owner, files)
-        return KeptTurn(self, turn.owner, files, rules)
+        turn.others_wrote |= files.others_wrote
+        turn.kept = files, rules
 
-    async def _rest(self, folder: str) -> None:
-        """Waits for the snapshots after earlier turns in this folder."""
-        ending = {task for task, turn in self._ending.items() if turn.files.folder == folder}
-        if ending:
-            await asyncio.wait(ending, timeout=self._wait)
+    async def rest(self, folder: str) -> None:
+        """Waits for the snapshots after earlier turns in this folder, and for what this server writes there."""
+        ending = {task for task, turn in self._ending.items() if turn.folder == folder}
+        if waited := ending | self._writers.own_in(folder):
+            await asyncio.wait(waited, timeout=self._wait)
 
     async def settle(self, session_turn: str) -> None:
         """Waits for the snapshot after a turn: what its client changes once it knows of the end is not the turn's."""
-        ending = {task for task, turn in self._ending.items() if turn.files.turn == session_turn}
+        ending = {task for task, turn in self._ending.items() if turn.session_turn == session_turn}
         if ending:
             await asyncio.wait(ending, timeout=self._wait)
 
-    def on_begin(self, turn: KeptTurn) -> None:
-        for other in self._working:
-            if overlap(other.files.folder, turn.files.folder):
-                other.others_wrote = turn.others_wrote = True
-        self._working.add(turn)
+    def on_end(self, turn: WritingTurn) -> None:
+        if turn in self._writers:
+            self._writers.remove(turn)
+            if turn.kept is not None:
+                task = asyncio.get_running_loop().create_task(self._end(turn, *turn.kept))
+                self._ending[task] = turn
+                task.add_done_callback(self._ending.pop)
 
-    def on_end(self, turn: KeptTurn) -> None:
-        if turn in self._working:
-            self._working.discard(turn)
-            task = asyncio.get_running_loop().create_task(self._end(turn))
-            self._ending[task] = turn
-            task.add_done_callback(self._ending.pop)
-
-    async def _end(self, turn: KeptTurn) -> None:
-        files = replace(turn.files, others_wrote=turn.others_wrote)
+    async def _end(self, turn: WritingTurn, files: TurnFiles, rules: RulesUsed) -> None:
+        files = replace(files, others_wrote=turn.others_wrote)
         name = FolderName(turn.owner, files.folder)
         try:
-            kept = await self.take(name, [ref_of(files.turn, "after")], SNAPSHOT_SECONDS, turn.rules)
+            kept = await self.take(name, [ref_of(files.turn, "after")], SNAPSHOT_SECONDS, rules)
             ignored = await in_thread(lambda: self._newly_ignored(files, kept))
-        except (SnapshotError, GitError) as error:
+        except (SnapshotError, GitError, OSError) as error:
             log.warning("snapshot_failed", when="after", reason=str(error))
             files = replace(files, state="failed", reason=str(error))
+        except Exception as error:  # noqa: BLE001 - else it would be told as running for ever
+            log.error("internal_error", **trace_of(error))
+            files = replace(files, state="failed", reason="an error of the server, which its log has")
         else:
             left_out = tuple(sorted({*files.left_out, *kept.not_kept}))
             files = replace(files, state="kept", after=kept.tree, left_out=left_out, newly_ignored=ignored)
@@ -208,20 +223,25 @@ class Keeper:
     # --- what is asked for --------------------------------------------------------------------------
 
     def is_working_in(self, folder: str) -> bool:
-        """Whether a turn that may write works in the folder, above it or below it."""
-        return any(overlap(turn.files.folder, folder) for turn in self._working)
+        """Whether a turn that may write works in the folder, above it or below it, or this server writes there."""
+        return self._writers.is_anyone_in(folder)
+
+    async def write_in(self, folder: str, work: Callable[[], R]) -> R:
+        """Does `work`, which writes in a folder, in a thread. Turns that begin there meanwhile wait, within a bound."""
+        return await self._writers.write(folder, work)
 
     async def files(self, owner: str, turn: str) -> TurnFiles | None:
         """Returns what is kept of a turn, if anything; waits for a snapshot that is being made."""
         ending = {
-            task for task, each in self._ending.items() if (each.owner, each.files.turn) == (owner, turn)
+            task for task, each in self._ending.items() if (each.owner, each.session_turn) == (owner, turn)
         }
         if ending:
             await asyncio.wait(ending, timeout=SNAPSHOT_SECONDS)
         return await files_of(self._store, owner, turn)
 
     def works_on(self, turn: str) -> bool:
-        return any(each.files.turn == turn for each in (*self._working, *self._ending.values()))
+        at_work = (*self._writers.all(), *self._ending.values())
+        return any(isinstance(each, WritingTurn) and each.session_turn == turn for each in at_work)
 
     async def prune(self) -> None:
         """Removes what belongs to turns that are no longer stored, and were not the last time: what a turn that begins
@@ -253,40 +273,6 @@ class Keeper:
 
 def ref_of(turn: str, which: str) -> str:
     return f"{REF_OF_TURNS}{turn}/{which}"
-
-
-def overlap(one: str, other: str) -> bool:
-    """Whether a folder is the other one, or in it, or the other way round."""
-    one, other = one.rstrip("/") + "/", other.rstrip("/") + "/"
-    return one.startswith(other) or other.startswith(one)
-
-
-def in_thread(work: Callable[[], R]) -> asyncio.Future[R]:
-    """Returns the future of what `work` returns in a thread of its own: on a file system that does not answer it may
-    never end, and must not hold up the server's end.
-    """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[R] = loop.create_future()
-
-    def tell(result: R | None, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(result)  # type: ignore[arg-type]
-        else:
-            future.set_exception(error)
-
-    def run() -> None:
-        result, error = None, None
-        try:
-            result = work()
-        except BaseException as raised:  # noqa: BLE001 - told to the one who waits
-            error = raised
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
-            loop.call_soon_threadsafe(tell, result, error)
-
-    threading.Thread(target=run, daemon=True, name="snapshot").start()
-    return future
 
 
 def _note_error(taking: asyncio.Future[Kept]) -> None:

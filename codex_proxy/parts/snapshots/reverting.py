@@ -8,7 +8,12 @@ from typing import NamedTuple
 
 from codex_proxy.files.changes import FileChange, FileState
 from codex_proxy.files.writing import write_changes
-from codex_proxy.parts.snapshots.difference import differences, file_changes
+from codex_proxy.parts.snapshots.difference import (
+    Difference,
+    differences,
+    entries_at,
+    file_changes,
+)
 from codex_proxy.parts.snapshots.folders import FolderName, FolderSnapshots
 from codex_proxy.parts.snapshots.git import ObjectReader
 from codex_proxy.parts.snapshots.keeper import SNAPSHOT_SECONDS, ref_of
@@ -32,24 +37,39 @@ class Reverted(NamedTuple):
 
 
 def revert(
-    snapshots: FolderSnapshots, name: FolderName, limits: Limits, files: TurnFiles, *, force: bool
+    snapshots: FolderSnapshots,
+    own: FolderSnapshots,
+    limits: Limits,
+    files: TurnFiles,
+    owner: str,
+    *,
+    force: bool,
 ) -> Reverted:
     """Writes the files of a turn as they were before it. `force`: also those that were changed since, which a snapshot
-    keeps. Raises `ChangedSinceError`, `SnapshotError`, `GitError`, and `OSError`.
+    keeps. `snapshots`: those that have the turn's trees; `own`: those of the folder, which is another one in a fork.
+    Raises `ChangedSinceError`, `SnapshotError`, `GitError`, and `OSError`.
     """
     with snapshots.git.reader() as reader:
         wanted = file_changes(reader, differences(reader, files.after, files.before))
-        paths = [change.path for change in wanted]
         differing = _write(reader, files.folder, wanted)
-    if not differing:
-        return Reverted(paths, "")
-    if not force:
-        raise ChangedSinceError(differing)
-    until = time.monotonic() + SNAPSHOT_SECONDS
-    kept = snapshots.take(name, limits, until, [ref_of(files.turn, f"overwritten-{time.time_ns()}")]).tree
-    with snapshots.git.reader() as reader:
-        found = [each for each in differences(reader, kept, files.before) if each.path in set(paths)]
-        differing = _write(reader, files.folder, file_changes(reader, found))
+        paths = [change.path for change in wanted]
+        if not differing:
+            return Reverted(paths, "")
+        if not force:
+            raise ChangedSinceError(differing)
+        ref = ref_of(files.turn, f"overwritten-{time.time_ns()}")
+        kept = own.take_with(
+            FolderName(owner, files.folder), limits, time.monotonic() + SNAPSHOT_SECONDS, ref, paths
+        )
+        with own.git.reader() as there:
+            found = entries_at(there, kept, paths)
+            lost = [path for path, entry in found.items() if not entry.is_kept]
+            if lost:
+                raise ChangedSinceError(lost)
+            now = file_changes(there, [Difference(path, found.get(path), None) for path in paths])
+        # All paths are compared once more, also those that are now as they were before the turn.
+        changes = [FileChange(old.path, old.before, new.after) for old, new in zip(now, wanted, strict=True)]
+        differing = _write(reader, files.folder, changes)
     if differing:
         raise ChangedSinceError(differing)
     return Reverted(paths, kept)

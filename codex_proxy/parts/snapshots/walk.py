@@ -7,8 +7,10 @@ from __future__ import annotations
 import os
 import stat
 import time
+from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
+from codex_proxy.files.writing import STAGING_PREFIX
 from codex_proxy.parts.snapshots import ignored
 from codex_proxy.parts.snapshots.ignored import IgnoreFile, Rules
 from codex_proxy.parts.snapshots.objects import (
@@ -28,6 +30,7 @@ READS: Final = 3
 """How often a file is read that changes meanwhile."""
 FRESH: Final = 2_000_000_000
 """Nanoseconds: a file that was changed so shortly before may change once more without another time of change."""
+EVERYTHING: Final = Rules().with_file(ignored.parse(b"*"))
 REPOSITORY: Final = ".git"
 _OPEN_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -94,15 +97,27 @@ class Walk:
         self._not_kept: list[bytes] = []
         self._rules: RulesUsed
         self._is_given = False
+        self._wanted: set[bytes] = set()
+        """The paths that no rule leaves out, with the folders above them."""
 
-    def take(self, folder: str, known: KnownFolder, rules: RulesUsed | None) -> Taken:
+    def take(
+        self,
+        folder: str,
+        known: KnownFolder,
+        rules: RulesUsed | None = None,
+        wanted: Sequence[bytes] = (),
+    ) -> Taken:
         """Makes a tree of a folder, given by its absolute path, and adds what is new to the objects. `rules`: those of
-        an earlier snapshot, which count in place of today's. Raises `SnapshotError`, and `OSError` where objects cannot
-        be written.
+        an earlier snapshot, which count in place of today's. `wanted`: paths that no rule leaves out. Raises
+        `SnapshotError`, and `OSError` where objects cannot be written.
         """
+        for path in wanted:
+            while path and path not in self._wanted:
+                self._wanted.add(path)
+                path = path.rpartition(b"/")[0]
         self._is_given = rules is not None
-        self._rules = rules or RulesUsed(ignored.rules_above(folder), {})
         try:
+            self._rules = rules or RulesUsed(ignored.rules_above(folder), {})
             here = os.open(folder, _OPEN_FOLDER)
         except OSError as error:
             raise SnapshotError(f"the folder cannot be read: {error.strerror}") from None
@@ -136,7 +151,7 @@ class Walk:
             if last is not None and last[1] and last[0] == _mark_of(status):
                 files[name] = last
                 size += status.st_size
-            elif name.lower() != REPOSITORY:
+            elif name.lower() != REPOSITORY and not _is_staging(name, status):
                 changed |= self._add(here, (*path, name), status, known, now, rules)
         self._count_in(len(files), size)
         if changed or len(known.files) != len(files) or len(known.folders) != len(now.folders):
@@ -161,8 +176,10 @@ class Walk:
         """Adds what is there at a path, unless the rules leave it out. Returns whether it has changed."""
         name, is_folder = path[-1], stat.S_ISDIR(status.st_mode)
         if _is_left_out(name, is_folder, known, rules):
-            now.left_out[name] = is_folder
-            return False
+            if _bytes_of(path) not in self._wanted:
+                now.left_out[name] = is_folder
+                return False
+            rules = EVERYTHING  # of a folder that is left out nothing else is kept
         if is_folder:
             self._count_in(1, 0)
             return self._add_folder(here, path, known, now, rules)
@@ -172,7 +189,10 @@ class Walk:
         key = _bytes_of(path)
         if self._is_given:
             return self._rules.files.get(key, ignored.NOTHING)
-        own = ignored.read_file(here)
+        try:
+            own = ignored.read_file(here)
+        except OSError as error:
+            raise SnapshotError(f"a {ignored.FILE} cannot be read: {error.strerror}") from None
         if own.patterns:
             self._rules.files[key] = own
         return own
@@ -195,7 +215,9 @@ class Walk:
         before = known.folders.get(name)
         try:
             below = os.open(name, _OPEN_FOLDER, dir_fd=here)
-        except OSError:  # it cannot be read, or is gone or a link by now
+        except OSError as error:  # it may not be read, or is gone or a link by now
+            if error.errno not in ignored.UNREADABLE:
+                raise SnapshotError(f"a folder cannot be read: {error.strerror}") from None
             return self._leave(path, NO_MARK, known, now)
         try:
             found = self._folder(below, path, before or KnownFolder(), rules.below(name))
@@ -282,6 +304,11 @@ def _is_left_out(name: str, is_folder: bool, known: KnownFolder, rules: Rules) -
         if known.left_out.get(name) is is_folder:
             return True
     return rules.leave_out(name, is_folder=is_folder)
+
+
+def _is_staging(name: str, status: os.stat_result) -> bool:
+    """Whether this server writes changes of files there, or was killed while it did."""
+    return name.startswith(STAGING_PREFIX) and stat.S_ISDIR(status.st_mode)
 
 
 def _entry(file: KnownFile) -> TreeEntry:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import random
@@ -14,6 +15,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from codex_proxy.core.events import Stop, TurnEnded
+from codex_proxy.core.turn import Turn
+from codex_proxy.parts.snapshots import keeper
 from codex_proxy.parts.snapshots.folders import FolderName, FolderSnapshots, names_in
 from codex_proxy.parts.snapshots.git import GitDirectory
 from codex_proxy.parts.snapshots.handlers import KEEPER
@@ -231,3 +235,110 @@ async def test_a_turn_whose_server_was_killed_is_told_as_failed(tmp_path: Path) 
         assert (changes["state"], changes["after"]) == ("failed", None)
         assert "before the turn did" in changes["reason"]
         assert (await worker.revert(turn)).status == 409
+
+
+async def test_a_folder_that_could_not_be_read_before_the_turn_is_not_removed_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        (folder / "data").mkdir()
+        (folder / "data" / "old").write_text("old")
+        worker = Worker(client, folder)
+        patched = monkeypatch.context()
+        fail_open(patched.__enter__(), "data", errno.EACCES)
+
+        def work() -> None:
+            patched.__exit__(None, None, None)
+            (folder / "a").write_text("1")
+
+        turn = await worker.turn(work)
+        changes = await worker.changes(turn)
+        assert [each["path"] for each in changes["data"]] == ["a"]
+        assert changes["left_out"] == ["data"]
+        assert (await worker.revert(turn)).body["paths"] == ["a"]
+        assert (folder / "data" / "old").read_text() == "old"
+
+
+@pytest.mark.parametrize("name", ["data", ".gitignore"])
+def test_an_error_that_may_pass_makes_no_snapshot_without_the_folder(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "work"
+    (folder / "data").mkdir(parents=True)
+    (folder / ".gitignore").write_text("x\n")
+    fail_open(monkeypatch, name, errno.EMFILE)
+    with pytest.raises(SnapshotError, match="Too many open files"):
+        snapshots_in(tmp_path, folder)()
+
+
+def fail_open(monkeypatch: pytest.MonkeyPatch, name: str, error: int) -> None:
+    real = os.open
+
+    def fail(path: Any, *given: Any, **more: Any) -> int:
+        if path == name:
+            raise OSError(error, os.strerror(error))
+        return real(path, *given, **more)
+
+    monkeypatch.setattr(os, "open", fail)
+
+
+async def test_a_restart_within_a_turn_is_told_and_not_half_of_its_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "MAX_RULES", 0)
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        worker = Worker(client, folder)
+        changes = await worker.changes(await worker.turn(lambda: (folder / "a").write_text("1")))
+        assert (changes["state"], changes["after"]) == ("failed", None)
+        assert "restarted" in changes["reason"]
+
+
+async def test_an_error_of_the_server_after_a_turn_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise AttributeError
+
+    monkeypatch.setattr(keeper, "newly_ignored", broken)
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        worker = Worker(client, folder)
+        changes = await worker.changes(await worker.turn(lambda: (folder / "a").write_text("1")))
+        assert (changes["state"], "error of the server" in changes["reason"]) == ("failed", True)
+
+
+def test_a_folder_is_forgotten_while_a_snapshot_of_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    name = FolderName("owner", str(folder))
+    snapshots = FolderSnapshots(GIT, tmp_path / "snapshots", name.place)
+    refs = GitDirectory.refs
+
+    def forget_meanwhile(git: GitDirectory) -> dict[str, str]:
+        snapshots.forget()
+        return refs(git)
+
+    monkeypatch.setattr(GitDirectory, "refs", forget_meanwhile)
+    trees = [snapshots.take(name, LIMITS, time.monotonic() + PATIENCE, ["refs/turns/t/x"]).tree for _ in "ab"]
+    assert trees[0] == trees[1]
+
+
+async def test_a_turn_begins_only_when_files_have_been_taken_back(tmp_path: Path) -> None:
+    going = threading.Event()
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        keeper = client.proxy.app[KEEPER]
+        writing = asyncio.create_task(keeper.write_in(str(folder), lambda: going.wait(PATIENCE)))
+        await eventually(lambda: keeper.is_working_in(str(folder / "below")))
+        turn = Turn(model="m", history=(), mode="agent", workdir=str(folder), sandbox="workspace-write")
+        beginning = asyncio.create_task(keeper.prepare(turn))
+        await asyncio.wait({beginning}, timeout=0.05)
+        assert not beginning.done()
+        going.set()
+        assert await writing
+        begun = await beginning
+        assert begun is not None
+        assert not begun.others_wrote
+        assert keeper.is_working_in(str(folder))  # also without a session
+        begun.begin(turn, "agent").add([TurnEnded(Stop.INTERRUPTED)])
+        assert not keeper.is_working_in(str(folder))

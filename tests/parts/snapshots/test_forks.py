@@ -5,6 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from codex_proxy.core.faults import Fault, FaultKind
+from codex_proxy.parts.sessions.service import Sessions
+from codex_proxy.parts.snapshots import keeper
 from tests.parts.sessions.driving import AgentsClient
 from tests.parts.snapshots.working import Worker, snapshot_proxy
 
@@ -80,3 +85,54 @@ async def test_without_snapshots_a_fork_has_no_folder_of_its_own(tmp_path: Path)
         answer = await fork(client, worker.session, folder=str(folder / "f"))
         assert (answer.status, answer.error["param"]) == (400, "folder")
         assert not (folder / "f").exists()
+
+
+async def test_a_fork_takes_turns_back_in_its_own_folder(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        worker, target = Worker(client, folder), folder / "f"
+        await worker.turn(lambda: (folder / "a").write_text("1"))
+        made = await fork(client, worker.session, folder=str(target))
+        copy = Worker(client, target)
+        copy.session = made.body["id"]
+        [turn] = await client.all(f"/sessions/{copy.session}/turns")
+        (target / "a").write_text("by its user")
+        assert (await copy.revert(turn["id"])).status == 409
+        reverted = await copy.revert(turn["id"], force=True)
+        assert (reverted.status, reverted.body["paths"]) == (200, ["a"]), reverted.text
+        assert not (target / "a").exists()
+        assert (folder / "a").read_text() == "1"
+
+
+async def test_a_fork_gets_no_older_files_than_it_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        worker = Worker(client, folder)
+        await worker.turn(lambda: (folder / "a").write_text("1"))
+    monkeypatch.setattr(keeper, "MAX_RULES", 0)
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        worker.client = client
+        await worker.turn(lambda: (folder / "a").write_text("2"))
+        answer = await fork(client, worker.session, folder=str(folder / "f"))
+        assert (answer.status, answer.error["param"]) == (400, "folder")
+        assert "the server was restarted in the turn" in answer.error["message"]
+        assert not (folder / "f").exists()
+        copy = await fork(client, worker.session)
+        again = await fork(client, copy.body["id"], folder=str(folder / "f"))
+        assert (again.status, "restarted" in again.text) == (400, True)
+
+
+async def test_a_fork_that_fails_leaves_nothing_in_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: Any) -> None:
+        raise Fault.of(FaultKind.INTERNAL, "The store is gone.")
+
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        worker, target = Worker(client, folder), folder / "f"
+        await worker.turn(lambda: (folder / "a").write_text("1"))
+        with monkeypatch.context() as patched:
+            patched.setattr(Sessions, "create", fail)
+            assert (await fork(client, worker.session, folder=str(target))).status == 500
+        assert not target.exists()
+        assert (await fork(client, worker.session, folder=str(target))).status == 201

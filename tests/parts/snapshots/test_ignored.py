@@ -89,3 +89,11 @@ def test_a_pattern_with_many_stars_costs_little() -> None:
 
 def test_a_file_has_a_limit_of_patterns() -> None:
     assert len(parse(b"a\n" * (2 * MAX_PATTERNS)).patterns) == MAX_PATTERNS
+
+
+def test_the_same_rules_one_folder_higher_are_others() -> None:
+    file = parse(b"/x\n")
+    assert (
+        Rules().below("a").with_file(file).below("b").digest
+        != Rules().below("a").below("b").with_file(file).digest
+    )

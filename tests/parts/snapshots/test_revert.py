@@ -68,3 +68,52 @@ async def test_a_turn_of_another_session_is_not_found(tmp_path: Path) -> None:
         await other.turn(lambda: None)
         assert (await other.revert(turn)).status == 404
         assert (folder / "a").read_text() == "1"
+
+
+async def test_force_overwrites_also_what_is_ignored_by_now(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        (folder / "build").mkdir()
+        (folder / "build" / "changed").write_text("old")
+        worker = Worker(client, folder)
+
+        def work() -> None:
+            (folder / ".gitignore").write_text("build/\n")
+            (folder / "build" / "changed").write_text("by the turn")
+            (folder / "build" / "made").write_text("by the turn")
+
+        turn = await worker.turn(work)
+        for name in ("changed", "made", "other"):
+            (folder / "build" / name).write_text("by its user")
+        forced = await worker.revert(turn, force=True)
+        assert (forced.status, len(forced.body["kept"])) == (200, 40), forced.text
+        assert sorted(path.name for path in (folder / "build").iterdir()) == ["changed", "other"]
+        assert (folder / "build" / "changed").read_text() == "old"
+        assert not (folder / ".gitignore").exists()
+
+
+async def test_force_refuses_what_cannot_be_kept(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path, snapshot_max_file_bytes=100) as (client, folder):
+        worker = Worker(client, folder)
+        turn = await worker.turn(lambda: (folder / "a").write_text("by the turn"))
+        (folder / "a").write_text("x" * 101)
+        forced = await worker.revert(turn, force=True)
+        assert forced.status == 409
+        assert ": a. " in forced.error["message"]
+        assert (folder / "a").stat().st_size == 101
+
+
+async def test_what_force_has_kept_is_left_out_by_the_next_turn(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        worker = Worker(client, folder)
+
+        def work() -> None:
+            (folder / "made").write_text("by the turn")
+            (folder / ".gitignore").write_text("made\n")
+
+        turn = await worker.turn(work)
+        (folder / ".gitignore").write_text("made\nx\n")
+        assert (await worker.revert(turn, force=True)).status == 200
+        (folder / ".gitignore").write_text("made\n")
+        (folder / "made").write_text("1")
+        next_turn = await worker.turn(lambda: (folder / "made").write_text("2"))
+        assert (await worker.changes(next_turn))["data"] == []

@@ -86,7 +86,7 @@ def test_random_turns_are_reverted_and_forked_bit_by_bit(seed: int, tmp_path: Pa
         files = TurnFiles(
             turn=str(number), folder=str(folder), place=name.place, state="kept", before=tree, after=changed
         )
-        revert(snapshots, name, LIMITS, files, force=False)
+        revert(snapshots, snapshots, LIMITS, files, "owner", force=False)
         assert files_in(folder) == before
         fork = tmp_path / f"fork{number}"
         fork.mkdir()
