@@ -19,7 +19,10 @@ class SnapshotSettings(BaseModel):
         description="seconds that a turn waits for the snapshot before it; then it goes on without one",
     )
     snapshot_max_files: int = Field(
-        200_000, gt=0, le=2_000_000, description="maximum files and folders of a folder that is kept"
+        200_000,
+        gt=0,
+        le=2_000_000,
+        description="maximum files and folders of a folder that is kept, with those that a `.gitignore` leaves out",
     )
     snapshot_max_bytes: int = Field(
         2 << 30, gt=0, description="maximum bytes of a folder's files that are kept together"

@@ -45,6 +45,7 @@ class SessionArtifact(TypedDict):
 
 class _Found(NamedTuple):
     about: SessionArtifact
+    """Without its size."""
     name: bytes
     place: str
     digest: str
@@ -76,23 +77,24 @@ async def list_artifacts(request: web.Request) -> web.Response:
     """Lists the artifacts of a session."""
     asked = page_in(request)
     environment = request.query.get("environment_id")
-    found = [each.about for each in await _found(request)]
-    found = [each for each in found if environment in (None, each["environment_id"])]
+    found = await _found(request)
+    found = [each for each in found if environment in (None, each.about["environment_id"])]
     if asked.order == "asc":
         found.reverse()
     start = 0
     if asked.after is not None:
-        places = [place for place, each in enumerate(found) if each["id"] == asked.after]
+        places = [place for place, each in enumerate(found) if each.about["id"] == asked.after]
         if not places:
             raise bad_request("The session has no such artifact. Leave 'after' out.", "after")
         start = places[0] + 1
-    page: list[Any] = list(found[start : start + asked.limit])
+    page: list[Any] = [*await _with_sizes(request, found[start : start + asked.limit])]
     return json_response(list_object(page, has_more=start + asked.limit < len(found)))
 
 
 async def retrieve_artifact(request: web.Request) -> web.Response:
     """Returns an artifact."""
-    return json_response((await _artifact(request)).about)
+    [about] = await _with_sizes(request, [await _artifact(request)])
+    return json_response(about)
 
 
 async def retrieve_artifact_content(request: web.Request) -> web.Response:
@@ -122,6 +124,22 @@ async def _artifact(request: web.Request) -> _Found:
         if found.about["id"] == id:
             return found
     raise Fault.of(FaultKind.NOT_FOUND, f"Artifact with id '{excerpt(id)}' not found.")
+
+
+async def _with_sizes(request: web.Request, found: Sequence[_Found]) -> list[SessionArtifact]:
+    def read() -> list[SessionArtifact]:
+        places: dict[str, set[str]] = {}
+        for each in found:
+            places.setdefault(each.place, set()).add(each.digest)
+        sizes: dict[str, int] = {}
+        for place, digests in places.items():
+            sizes |= request.app[KEEPER].snapshots_of(place).git.sizes(digests)
+        return [{**each.about, "size_bytes": sizes.get(each.digest, 0)} for each in found]
+
+    try:
+        return await in_thread(read)
+    except (GitError, OSError) as error:
+        raise _unreadable(error) from error
 
 
 async def _found(request: web.Request) -> list[_Found]:
@@ -170,7 +188,7 @@ def _of_turn(
             turn_id=turn.id,
             environment_id=environment_id(session.id),
             path=escape(os.path.join(files.folder, os.fsdecode(path))),
-            size_bytes=len(reader.read(digest)),
+            size_bytes=0,
             created_at=turn.completed_at or turn.created_at,
         )
         yield _Found(about, path, files.place, digest)

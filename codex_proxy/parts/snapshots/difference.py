@@ -128,7 +128,7 @@ def _digest(state: FileState | None) -> bytes:
 
 
 def _patches(sections: Sequence[bytes]) -> dict[int, bytes]:
-    """Returns the patches by the number of the pair. The last one of a cut output is left out."""
+    """Returns the patches by the number of the pair."""
     found: dict[int, bytes] = {}
     for section in sections:
         if (number := _NUMBER.match(section)) is not None:

@@ -82,8 +82,6 @@ class FolderSnapshots:
             tree = taken.digest.hex()
             self.git.set_refs(dict.fromkeys((LATEST, *refs), tree))
             self._note_known(taken, changed=taken.digest != known.digest)
-            if self.git.packs > MANY_PACKS:
-                self.git.repack()
         return Kept(tree, taken.rules, taken.not_kept)
 
     def take_with(
@@ -102,6 +100,12 @@ class FolderSnapshots:
             # What is known stays as it was: the next snapshot leaves the paths out again.
             self.git.set_refs({ref: taken.digest.hex()})
         return taken.digest.hex()
+
+    def tidy(self) -> None:
+        """Makes one pack of many. Snapshots of the folder wait meanwhile."""
+        if self.git.packs > MANY_PACKS:
+            with self._locked(time.monotonic() + LOCK_SECONDS):
+                self.git.repack()
 
     def set_refs(self, refs: Mapping[str, str | None]) -> None:
         with self._locked(time.monotonic() + LOCK_SECONDS):

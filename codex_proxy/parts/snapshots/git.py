@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -22,6 +22,8 @@ LEAST_VERSION: Final = (2, 25)
 """The oldest git that is used."""
 GIT_SECONDS: Final = 120.0
 """Seconds after which a git that works on a folder's objects is killed."""
+REPACK_SECONDS: Final = 900.0
+"""Seconds after which a git that makes one pack of many is killed."""
 LEFT_SECONDS: Final = 3600.0
 """Seconds after which a folder for one comparison is left by a process that was killed."""
 MANY_PACKS: Final = 40
@@ -77,15 +79,17 @@ class GitDirectory:
     All methods raise `GitError`, and `OSError` where files cannot be written.
     """
 
-    def __init__(self, program: str, path: Path) -> None:
+    def __init__(self, program: str, path: Path, more: Mapping[str, str] | None = None) -> None:
+        """`more`: variables of git's environment."""
         self._program = program
         self.path = path
+        self._environment = _environment() | dict(more or {})
 
     def prepare(self) -> None:
         """Creates it if it does not exist, and removes what a killed server has left."""
         if not (self.path / "HEAD").exists():
             make_folder(self.path)
-            self._run("init", "--bare", "-q", "--template=", "--object-format=sha1", ".")
+            self._run("init", "--bare", "-q", "--template=", ".")
             self._run("hash-object", "-w", "--stdin")  # the empty text, with which others are compared
         (self.path / "info").mkdir(exist_ok=True)
         (self.path / "info" / "attributes").write_text(_ATTRIBUTES)
@@ -95,6 +99,13 @@ class GitDirectory:
         for folder in self.path.glob("tmp_diff*"):
             if folder.stat().st_mtime < time.time() - LEFT_SECONDS:  # else it may be in use
                 shutil.rmtree(folder, ignore_errors=True)
+
+    def sizes(self, digests: Iterable[str]) -> dict[str, int]:
+        """Returns the bytes of objects that are there."""
+        given = "".join(f"{digest}\n" for digest in digests).encode()
+        told = self._run("cat-file", "--batch-check=%(objectname) %(objectsize)", given=given).decode()
+        lines = (line.split() for line in told.splitlines())
+        return {digest: int(size) for digest, size in lines if size != "missing"}
 
     def add_pack(self, pack: IO[bytes]) -> None:
         """Adds the objects of a pack, which is read from its beginning."""
@@ -116,7 +127,7 @@ class GitDirectory:
 
     def repack(self) -> None:
         """Makes one pack of all objects that a ref reaches, and removes the others."""
-        self._run("repack", "-a", "-d", "-q", "--no-write-bitmap-index")
+        self._run("repack", "-a", "-d", "-q", "--no-write-bitmap-index", seconds=REPACK_SECONDS)
         self._run("pack-refs", "--all")
 
     @property
@@ -134,7 +145,7 @@ class GitDirectory:
         process = subprocess.Popen(
             self._command("cat-file", "--batch"),
             cwd=self.path,
-            env=_environment(),
+            env=self._environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -146,33 +157,41 @@ class GitDirectory:
             process.communicate()
 
     def diff(self, pairs: Sequence[tuple[bytes, bytes]], limit: int) -> list[bytes]:
-        """Returns git's patch for each pair of texts, up to `limit` bytes of all; later ones are missing. The names of
-        the files in them are the numbers of the pairs.
+        """Returns git's patch for each pair of texts, up to `limit` bytes of all; what is not whole is missing. The
+        names of the files in them are the numbers of the pairs.
         """
+        with self.beside() as own:
+            before, after = (own.tree_of_texts([pair[side] for pair in pairs]) for side in (0, 1))
+            told = own.compare(before, after, limit)
+        sections = _SECTIONS.split(told)[1:]
+        return sections[:-1] if len(told) == limit else sections
+
+    @contextlib.contextmanager
+    def beside(self) -> Iterator[GitDirectory]:
+        """Yields it with a place of its own for new objects, which are removed afterwards."""
         with tempfile.TemporaryDirectory(dir=self.path, prefix="tmp_diff") as folder:
             more = {
                 "GIT_OBJECT_DIRECTORY": folder,
                 "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(self.path / "objects"),
             }
-            before, after = (self._tree_of_texts([pair[side] for pair in pairs], more) for side in (0, 1))
-            return _SECTIONS.split(self._compare(before, after, limit, more))[1:]
+            yield GitDirectory(self._program, self.path, more)
 
     def patch(self, before: str, after: str, limit: int) -> bytes:
         """Returns what makes the files of a tree those of another one, for `git apply`. Raises `OverflowError` if that
         has more bytes.
         """
-        found = self._compare(before, after, limit + 1, {}, "-r", "--binary", "--ignore-submodules=all")
+        found = self.compare(before, after, limit + 1, "-r", "--binary")
         if len(found) > limit:
             raise OverflowError(limit)
         return found
 
-    def _compare(self, before: str, after: str, limit: int, more: Mapping[str, str], *options: str) -> bytes:
+    def compare(self, before: str, after: str, limit: int, *options: str) -> bytes:
         """Returns the first bytes of a patch."""
         usual = ("-p", "--no-renames", "--no-color", "--no-ext-diff", "--no-textconv", "--full-index")
         process = subprocess.Popen(
             self._command("diff-tree", *usual, *options, before, after),
             cwd=self.path,
-            env=_environment() | dict(more),
+            env=self._environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -190,9 +209,10 @@ class GitDirectory:
             process.communicate()
         return told
 
-    def _tree_of_texts(self, texts: Sequence[bytes], more: Mapping[str, str]) -> str:
+    def tree_of_texts(self, texts: Sequence[bytes]) -> str:
+        """Makes a tree of texts, whose names are their numbers. Returns its id."""
         lines = [f"100644 blob {text.decode()}\t{index}\n" for index, text in enumerate(texts)]
-        told = self._run("mktree", "--missing", given="".join(lines).encode(), more=more)
+        told = self._run("mktree", "--missing", given="".join(lines).encode())
         return told.decode().strip()
 
     def _run(
@@ -200,7 +220,7 @@ class GitDirectory:
         *arguments: str,
         given: bytes | None = None,
         stdin: IO[bytes] | None = None,
-        more: Mapping[str, str] | None = None,
+        seconds: float = GIT_SECONDS,
     ) -> bytes:
         """Runs a git command, with this input. Returns its output."""
         source: dict[str, Any] = (
@@ -210,14 +230,14 @@ class GitDirectory:
             done = subprocess.run(
                 self._command(*arguments),
                 cwd=self.path,
-                env=_environment() | dict(more or {}),
+                env=self._environment,
                 capture_output=True,
-                timeout=GIT_SECONDS,
+                timeout=seconds,
                 check=False,
                 **source,
             )
         except subprocess.TimeoutExpired:
-            raise GitError(f"git {arguments[0]} took longer than {GIT_SECONDS:g} s") from None
+            raise GitError(f"git {arguments[0]} took longer than {seconds:g} s") from None
         told: bytes = done.stdout
         if done.returncode:
             lines = done.stderr.decode("utf-8", "replace").strip().splitlines()

@@ -27,6 +27,7 @@ from codex_proxy.parts.snapshots.folders import FolderName
 from codex_proxy.parts.snapshots.forking import check_may_write
 from codex_proxy.parts.snapshots.git import GitError
 from codex_proxy.parts.snapshots.keeper import Keeper
+from codex_proxy.parts.snapshots.patches import patch as patch_of
 from codex_proxy.parts.snapshots.records import TurnFiles
 from codex_proxy.parts.snapshots.reverting import ChangedSinceError, revert
 from codex_proxy.parts.snapshots.threads import in_thread
@@ -100,7 +101,7 @@ async def retrieve_session_patch(request: web.Request) -> web.Response:
     )  # a fork's earlier turns are of another folder
     git = keeper.snapshots_of(last.place).git
     try:
-        patch = await in_thread(partial(git.patch, first.before, last.after, MAX_PATCH))
+        patch = await in_thread(partial(patch_of, git, first.before, last.after, MAX_PATCH))
     except OverflowError:
         raise conflict(
             f"The patch has more than {MAX_PATCH >> 20} MiB. GET .../changes has each turn's."

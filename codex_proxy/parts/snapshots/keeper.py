@@ -255,6 +255,8 @@ class Keeper:
                 lost = [ref for ref in refs if not await self._is_wanted(name.owner, ref)]
                 unstored.update(lost)
                 await in_thread(partial(snapshots.remove, [ref for ref in lost if ref in self._unstored]))
+                if not self.is_working_in(name.folder):
+                    await in_thread(snapshots.tidy)
             except (GitError, OSError, SnapshotError) as error:
                 log.warning("snapshots_not_pruned", reason=str(error))
         self._unstored = unstored

@@ -52,6 +52,23 @@ def encode_tree(entries: Iterable[tuple[bytes, TreeEntry]]) -> bytes:
     return b"".join([b"%o %s\0%s" % (entry.mode, name, entry.digest) for name, entry in ordered])
 
 
+def add_tree(objects: NewObjects, files: Iterable[tuple[bytes, TreeEntry]]) -> str:
+    """Adds the tree of files, which have their paths, with the trees of the folders in it. Returns its id."""
+    folders: dict[bytes, list[tuple[bytes, TreeEntry]]] = {b"": []}
+    for path, entry in files:
+        above, _, name = path.rpartition(b"/")
+        folders.setdefault(above, []).append((name, entry))
+        while above and above.rpartition(b"/")[0] not in folders:
+            above = above.rpartition(b"/")[0]
+            folders[above] = []
+    for folder in sorted(folders, key=lambda path: -path.count(b"/") - bool(path)):
+        digest = objects.add("tree", encode_tree(folders[folder]))
+        if folder:
+            above, _, name = folder.rpartition(b"/")
+            folders[above].append((name, TreeEntry(FOLDER, digest)))
+    return digest.hex()
+
+
 def decode_tree(content: bytes) -> dict[bytes, TreeEntry]:
     """Returns the entries of a tree by name."""
     found: dict[bytes, TreeEntry] = {}

@@ -53,10 +53,18 @@ class SnapshotsPart(ServerPart):
 
 
 def _root_of(settings: Settings) -> Path:
-    """Returns the folder of all snapshots: one for each store, which alone knows whose they are."""
-    store = str(settings.store_file) if settings.in_file else settings.store
+    """Returns the folder of all snapshots: one for each store, which alone knows whose they are. Of the database's URL
+    neither user nor password count, so that its name tells nothing of them.
+    """
+    store = str(settings.store_file) if settings.in_file else _without_user(settings.store)
     name = hashlib.sha256(store.encode()).hexdigest()[:16]
     return settings.state_dir.expanduser().absolute() / "snapshots" / name
+
+
+def _without_user(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    place, slash, path = rest.partition("/")
+    return f"{scheme}{separator}{place.rpartition('@')[2]}{slash}{path}"
 
 
 async def _run(keeper: Keeper, _: web.Application) -> AsyncIterator[None]:

@@ -28,6 +28,8 @@ MAX_NAMED: Final = 100
 """Maximum paths that are named."""
 READS: Final = 3
 """How often a file is read that changes meanwhile."""
+TIMED: Final = 1000
+"""After how many entries of a folder the time is looked at."""
 FRESH: Final = 2_000_000_000
 """Nanoseconds: a file that was changed so shortly before may change once more without another time of change."""
 EVERYTHING: Final = Rules().with_file(ignored.parse(b"*"))
@@ -129,7 +131,6 @@ class Walk:
 
     def _folder(self, here: int, path: tuple[str, ...], known: KnownFolder, rules: Rules) -> KnownFolder:
         """Returns what is now in a folder, given by a descriptor and its path below the kept one."""
-        self._check_time()
         if len(path) > MAX_DEPTH:
             raise SnapshotError(f"more than {MAX_DEPTH} folders are in each other")
         rules = rules.with_file(self._own_rules(here, path))
@@ -137,7 +138,9 @@ class Walk:
         now.rules = rules.digest
         changed, size = not known.digest, 0
         files, last_files = now.files, known.files if known.rules == rules.digest else {}
-        for entry in _entries(here):
+        for place, entry in enumerate(_entries(here)):
+            if place % TIMED == 0:
+                self._check_time()
             name = entry.name
             try:
                 status = entry.stat(follow_symlinks=False)
@@ -178,6 +181,7 @@ class Walk:
         if _is_left_out(name, is_folder, known, rules):
             if _bytes_of(path) not in self._wanted:
                 now.left_out[name] = is_folder
+                self._count_in(1, 0)
                 return False
             rules = EVERYTHING  # of a folder that is left out nothing else is kept
         if is_folder:

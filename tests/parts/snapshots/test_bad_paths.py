@@ -18,10 +18,11 @@ from msgspec.structs import replace
 from codex_proxy.core.events import Stop, TurnEnded
 from codex_proxy.core.turn import Turn
 from codex_proxy.parts.snapshots import keeper
+from codex_proxy.parts.snapshots.difference import differences
 from codex_proxy.parts.snapshots.folders import FolderName, FolderSnapshots, names_in
 from codex_proxy.parts.snapshots.git import GitDirectory
 from codex_proxy.parts.snapshots.handlers import KEEPER
-from codex_proxy.parts.snapshots.objects import NewObjects
+from codex_proxy.parts.snapshots.objects import NewObjects, object_digest
 from codex_proxy.parts.snapshots.walk import Limits, SnapshotError, Walk
 from tests.access.keyed import key_of, write_keys
 from tests.parts.sessions.driving import AgentsClient
@@ -342,3 +343,35 @@ async def test_a_turn_begins_only_when_files_have_been_taken_back(tmp_path: Path
         assert keeper.is_working_in(str(folder))  # also without a session
         begun.begin(turn, "agent").add([TurnEnded(Stop.INTERRUPTED)])
         assert not keeper.is_working_in(str(folder))
+
+
+def test_names_that_are_left_out_count(tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / ".gitignore").write_text("*.log\n")
+    for number in range(10):
+        (folder / f"{number}.log").touch()
+    with pytest.raises(SnapshotError, match="more than 5 files"):
+        snapshots_in(tmp_path, folder)(limits=Limits(files=5, bytes=100, file_bytes=100))
+
+
+def test_the_last_patch_of_a_cut_output_is_missing(tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    for name in "ab":
+        (folder / name).write_text(name * 2000)
+    tree = snapshots_in(tmp_path, folder)()
+    [path] = (tmp_path / "snapshots").glob("*/git")
+    git = GitDirectory(GIT, path)
+    with git.reader() as reader:
+        pairs = [
+            (empty_id(), each.after.digest.hex().encode())
+            for each in differences(reader, "", tree)
+            if each.after
+        ]
+    assert len(git.diff(pairs, 1 << 20)) == 2
+    assert len(git.diff(pairs, 3000)) == 1
+
+
+def empty_id() -> bytes:
+    return object_digest("blob", b"").hex().encode()

@@ -38,6 +38,26 @@ async def test_the_patch_of_a_fork_brings_its_work_back(tmp_path: Path) -> None:
         assert not (folder / "first").exists()
 
 
+async def test_a_file_that_has_become_too_large_is_not_in_the_patch(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path, snapshot_max_file_bytes=100) as (client, folder):
+        (folder / "grown").write_text("small")
+        worker = Worker(client, folder)
+
+        def work() -> None:
+            (folder / "grown").write_text("x" * 101)
+            (folder / "a" / "b").mkdir(parents=True)
+            (folder / "a" / "b" / "c").write_text("1\n")
+
+        await worker.turn(work)
+        answer = await client.proxy.session.get(
+            f"{client.proxy.url}/v1/agents/sessions/{worker.session}/patch",
+            headers={"OpenAI-Beta": "agents=v1"},
+        )
+        patch = await answer.text()
+        assert (answer.status, patch.count("diff --git")) == (200, 1), patch
+        assert "+++ b/a/b/c\n" in patch
+
+
 async def test_a_session_without_kept_files_has_no_patch(tmp_path: Path) -> None:
     async with snapshot_proxy(tmp_path, sandbox="read-only") as (client, folder):
         worker = Worker(client, folder)
