@@ -27,6 +27,11 @@ class SnapshotSettings(BaseModel):
     snapshot_max_bytes: int = Field(
         2 << 30, gt=0, description="maximum bytes of a folder's files that are kept together"
     )
+    snapshot_max_total_bytes: int = Field(
+        20 << 30,
+        gt=0,
+        description="bytes of all snapshots together, above which those of the oldest turns are removed",
+    )
     snapshot_artifacts: str = Field(
         "",
         description="patterns between commas, as in a .gitignore: which files that turns have added or changed are "

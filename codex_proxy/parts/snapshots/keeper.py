@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
+import msgspec
 import structlog
 from msgspec.structs import replace
 
@@ -24,7 +25,7 @@ from codex_proxy.parts.snapshots.difference import differences, newly_ignored
 from codex_proxy.parts.snapshots.folders import FolderName, FolderSnapshots, Kept, names_in
 from codex_proxy.parts.snapshots.git import GitError
 from codex_proxy.parts.snapshots.ignored import rules_above
-from codex_proxy.parts.snapshots.records import TurnFiles, files_of
+from codex_proxy.parts.snapshots.records import KIND, TurnFiles, files_of, record_id
 from codex_proxy.parts.snapshots.threads import in_thread
 from codex_proxy.parts.snapshots.walk import Limits, RulesUsed, SnapshotError
 from codex_proxy.parts.snapshots.writers import Writer, Writers
@@ -41,6 +42,9 @@ SNAPSHOT_SECONDS: Final = 120.0
 REF_OF_TURNS: Final = "refs/turns/"
 """How the names of the refs begin that keep the trees of turns."""
 RESTARTED: Final = "the server was restarted in the turn"
+REMOVED: Final = "removed: all snapshots together had too many bytes (PROXY_SNAPSHOT_MAX_TOTAL_BYTES)"
+SHARE_REMOVED: Final = 10
+"""Which part of the turns is removed at once where there is too little room: a tenth."""
 MAX_IN_MEMORY: Final = 4
 """Maximum folders of whose files is kept in memory what is known."""
 MAX_RULES: Final = 1000
@@ -84,6 +88,7 @@ class Keeper:
         )
         self._program, self._store, self._clock = program, store, clock
         self._wait = settings.snapshot_wait
+        self._max_total = settings.snapshot_max_total_bytes
         self._folders: dict[str, FolderSnapshots] = {}
         self._recent: LruCache[str, FolderSnapshots] = LruCache(MAX_IN_MEMORY)
         self._rules: LruCache[str, RulesUsed] = LruCache(MAX_RULES)
@@ -260,6 +265,46 @@ class Keeper:
             except (GitError, OSError, SnapshotError) as error:
                 log.warning("snapshots_not_pruned", reason=str(error))
         self._unstored = unstored
+        try:
+            await self._make_room()
+        except (GitError, OSError, SnapshotError) as error:
+            log.warning("snapshots_not_pruned", reason=str(error))
+
+    async def _make_room(self) -> None:
+        """Removes what is kept of the oldest turns while all snapshots together have too many bytes."""
+        while await asyncio.to_thread(self._total) > self._max_total:
+            turns = await self._turns_by_age()
+            oldest = turns[: max(1, len(turns) // SHARE_REMOVED)]
+            if not oldest:
+                return
+            log.info("snapshots_removed", turns=len(oldest), reason="PROXY_SNAPSHOT_MAX_TOTAL_BYTES")
+            lost: dict[str, list[str]] = {}
+            for _, place, owner, files, refs in oldest:
+                await self.write(owner, replace(files, state="failed", before="", after="", reason=REMOVED))
+                lost.setdefault(place, []).extend(refs)
+            for place, refs in lost.items():
+                await in_thread(partial(self.snapshots_of(place).remove, refs))
+
+    def _total(self) -> int:
+        return sum(self.snapshots_of(place).git.size for place, _ in names_in(self.root))
+
+    async def _turns_by_age(self) -> list[tuple[float, str, str, TurnFiles, list[str]]]:
+        """Returns the turns that are not at work and of which something is kept, the oldest first: with the time, place
+        and owner, and their refs there.
+        """
+        found = []
+        for place, name in await asyncio.to_thread(names_in, self.root):
+            of_turns: dict[str, list[str]] = {}
+            for ref in await in_thread(self.snapshots_of(place).git.refs):
+                if ref.startswith(REF_OF_TURNS):
+                    turn = ref.removeprefix(REF_OF_TURNS).partition("/")[0]
+                    of_turns.setdefault(turn, []).append(ref)
+            for turn, refs in of_turns.items():
+                record = await self._store.record(name.owner, KIND, record_id(turn))
+                if record is not None and not self.works_on(turn):
+                    files = msgspec.json.decode(record.json, type=TurnFiles)
+                    found.append((record.created, place, name.owner, files, refs))
+        return sorted(found, key=lambda each: each[0])
 
     async def _is_wanted(self, owner: str, ref: str) -> bool:
         if not ref.startswith(REF_OF_TURNS):

@@ -9,6 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -375,3 +376,22 @@ def test_the_last_patch_of_a_cut_output_is_missing(tmp_path: Path) -> None:
 
 def empty_id() -> bytes:
     return object_digest("blob", b"").hex().encode()
+
+
+async def test_above_the_bytes_of_all_snapshots_the_oldest_turns_lose_theirs(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path, snapshot_max_total_bytes=50_000) as (client, folder):
+        worker, own = Worker(client, folder), client.proxy.app[KEEPER]
+        turns = []
+        for seed in range(3):
+            content = random.Random(seed).randbytes(20_000)
+            turns.append(await worker.turn(partial((folder / "large").write_bytes, content)))
+        assert sum(snapshots.git.size for snapshots in all_snapshots(own)) > 50_000
+        await own.prune()
+        assert sum(snapshots.git.size for snapshots in all_snapshots(own)) <= 50_000
+        states = [(await worker.changes(turn))["state"] for turn in turns]
+        assert (states[0], states[-1]) == ("failed", "kept")
+        assert "PROXY_SNAPSHOT_MAX_TOTAL_BYTES" in (await worker.changes(turns[0]))["reason"]
+
+
+def all_snapshots(own: keeper.Keeper) -> list[FolderSnapshots]:
+    return [own.snapshots_of(place) for place, _ in names_in(own.root)]
