@@ -41,14 +41,16 @@ SNAPSHOT_SECONDS: Final = 120.0
 """Seconds after which a snapshot is given up, also if no turn waits for it any more."""
 REF_OF_TURNS: Final = "refs/turns/"
 """How the names of the refs begin that keep the trees of turns."""
-RESTARTED: Final = "the server was restarted in the turn"
+RESTARTED: Final = (
+    "the server was restarted in the turn, or its .gitignore files have too many patterns to be remembered"
+)
 REMOVED: Final = "removed: all snapshots together had too many bytes (PROXY_SNAPSHOT_MAX_TOTAL_BYTES)"
 SHARE_REMOVED: Final = 10
 """Which part of the turns is removed at once where there is too little room: a tenth."""
 MAX_IN_MEMORY: Final = 4
 """Maximum folders of whose files is kept in memory what is known."""
-MAX_RULES: Final = 1000
-"""Maximum turns whose rules are remembered while they wait for results."""
+MAX_RULES: Final = 100_000
+"""Maximum patterns and turns that are remembered while turns wait for results."""
 
 
 class WritingTurn(Writer):
@@ -91,7 +93,7 @@ class Keeper:
         self._max_total = settings.snapshot_max_total_bytes
         self._folders: dict[str, FolderSnapshots] = {}
         self._recent: LruCache[str, FolderSnapshots] = LruCache(MAX_IN_MEMORY)
-        self._rules: LruCache[str, RulesUsed] = LruCache(MAX_RULES)
+        self._rules: LruCache[str, RulesUsed] = LruCache(MAX_RULES, _size_of)
         self._unstored: set[str] = set()
         """The refs of turns that were not stored when that was last looked at."""
         self._writers = Writers()
@@ -320,6 +322,11 @@ class Keeper:
 
 def ref_of(turn: str, which: str) -> str:
     return f"{REF_OF_TURNS}{turn}/{which}"
+
+
+def _size_of(_: str, rules: RulesUsed) -> int:
+    files = [*rules.files.values(), *(file for _, file in rules.outside.files)]
+    return 1 + sum(len(file.patterns) for file in files)
 
 
 def _note_error(taking: asyncio.Future[Kept]) -> None:

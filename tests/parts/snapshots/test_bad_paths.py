@@ -395,3 +395,16 @@ async def test_above_the_bytes_of_all_snapshots_the_oldest_turns_lose_theirs(tmp
 
 def all_snapshots(own: keeper.Keeper) -> list[FolderSnapshots]:
     return [own.snapshots_of(place) for place, _ in names_in(own.root)]
+
+
+async def test_patterns_that_are_too_many_to_remember_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "MAX_RULES", 100)
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        worker = Worker(client, folder)
+        (folder / ".gitignore").write_text("x\n" * 90)
+        assert (await worker.changes(await worker.turn(lambda: None)))["state"] == "kept"
+        (folder / ".gitignore").write_text("x\n" * 100)
+        changes = await worker.changes(await worker.turn(lambda: None))
+        assert (changes["state"], "too many patterns" in changes["reason"]) == ("failed", True)
