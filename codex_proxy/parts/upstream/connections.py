@@ -60,6 +60,12 @@ class UpstreamConnection(ResponseHandler):
         # aiohttp calls this for each piece that is taken, and parses nothing once more.
         if self._reading_paused or self._buffer_paused:
             super().resume_reading(resume_parser)
+            # What was held back is in the answer's body now, behind what its reader is taking: nothing else may come.
+            self._loop.call_soon(self._tell_listener)
+
+    def _tell_listener(self) -> None:
+        if self.listener is not None:
+            self.listener.on_data()
 
     def feed_data(self, data: tuple[RawResponseMessage, StreamReader], size: int = 0) -> None:
         if self.listener is None:
