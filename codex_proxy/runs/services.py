@@ -26,6 +26,7 @@ from codex_proxy.core.events import TurnElsewhere
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.interfaces import keep_until_done
 from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, HistoryOutput, as_functions
+from codex_proxy.core.own_errors import trace_of
 from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySettings
 from codex_proxy.core.turn import StoredSession, Turn, fixed_by_session
 from codex_proxy.runs.idle_sessions import (
@@ -86,8 +87,15 @@ class RunServices:
         """Starts a task that does one work after the other, and then calls `then`, whatever failed."""
 
         async def do() -> None:
-            for work in works:
-                await work
+            try:
+                for work in works:
+                    try:
+                        await work
+                    except Exception as error:  # noqa: BLE001 - the other works are those of other parts
+                        log.error("internal_error", **trace_of(error))
+            finally:
+                for work in works:
+                    work.close()  # of those that were not begun
 
         self.spawn(do(), context).add_done_callback(lambda _: then())
 
