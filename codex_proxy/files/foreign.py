@@ -48,6 +48,8 @@ _AGENTS: Final = (
         ".amazonq",
     ),
     *(".aider.conf.yml", ".cursorrules", ".windsurfrules", ".agents", "agents.md", "claude.md", "gemini.md"),
+    *("agents.override.md", "claude.local.md", "qwen.md", "opencode.json", "opencode.jsonc", "crush.json"),
+    *(".crush", ".crush.json", ".kiro", ".junie", ".factory", ".trae", ".augment", ".roomodes"),
 )
 _EDITORS: Final = (
     *(".vscode", ".idea", ".fleet", ".zed", ".vs", ".devcontainer", ".devcontainer.json", ".vim", ".vimrc"),
@@ -67,7 +69,18 @@ _SHELLS: Final = (
     ),
     *(".zshrc", ".zshenv", ".zprofile", ".zlogin", ".zlogout", ".kshrc", ".cshrc", ".tcshrc", ".inputrc"),
     *(".config", ".local", ".ssh", ".gnupg", ".aws", ".kube", ".docker", ".netrc", ".tmux.conf", ".screenrc"),
-    *(".envrc", ".direnv", ".autoenv", ".autoenv.zsh", ".mise.toml", "mise.toml", ".mise", ".rtx.toml"),
+    *(
+        ".envrc",
+        ".direnv",
+        ".autoenv",
+        ".autoenv.zsh",
+        ".mise.toml",
+        "mise.toml",
+        ".mise.local.toml",
+        "mise.local.toml",
+        ".mise",
+        ".rtx.toml",
+    ),
     *(
         ".tool-versions",
         "sitecustomize.py",
@@ -89,12 +102,34 @@ _BUILD_SERVERS: Final = (
     ".buildkite",
     ".gitea",
     ".forgejo",
+    ".travis.yml",
+    ".appveyor.yml",
+    "appveyor.yml",
+    "azure-pipelines.yml",
+    "bitbucket-pipelines.yml",
+    "jenkinsfile",
+    ".drone.yml",
+    ".woodpecker",
+    ".woodpecker.yml",
+    ".cirrus.yml",
 )
+_HIDDEN_CODE: Final = (".venv", "venv", "node_modules", "__pycache__")
+"""Programs run what is there, in place of the code that is read."""
 
 PROTECTED: Final = frozenset(
-    (*_VERSION_CONTROL, *_HOOKS, *_AGENTS, *_EDITORS, *_SHELLS, *_PACKAGE_MANAGERS, *_BUILD_SERVERS)
+    (
+        *_VERSION_CONTROL,
+        *_HOOKS,
+        *_AGENTS,
+        *_EDITORS,
+        *_SHELLS,
+        *_PACKAGE_MANAGERS,
+        *_BUILD_SERVERS,
+        *_HIDDEN_CODE,
+    )
 )
 """The names, in lower case, that no part of a path may have in any spelling that a file system takes for it."""
+_PROTECTED_ENDINGS: Final = (".sublime-project", ".code-workspace")
 _VARIATIONS: Final = frozenset(map(chr, range(0xFE00, 0xFE10)))
 """Characters without width that are no format characters."""
 _SHORT_NAME: Final = re.compile(r"([^~]{1,6})~[0-9]+(?:\..*)?")
@@ -133,7 +168,11 @@ def _why_protected(parts: list[bytes]) -> str:
         for spelled in part.split(b"\\"):
             name = _as_file_systems_read_it(spelled)
             short = _SHORT_NAME.fullmatch(name)
-            if name in PROTECTED or (short is not None and short[1] in _SHORTENED):
+            if (
+                name in PROTECTED
+                or name.endswith(_PROTECTED_ENDINGS)
+                or (short is not None and short[1] in _SHORTENED)
+            ):
                 return f"programs run or obey what is in {name}"
             if not name:
                 return "a name has only characters that file systems may ignore"

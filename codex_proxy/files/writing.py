@@ -305,7 +305,7 @@ class _Writing:
 
     def _put(self, staged: bytes, path: bytes, *, make: bool = False) -> None:
         """Puts a file of the staging folder at a path at which there is nothing. `make`: with the folders above it.
-        Raises `FileExistsError`.
+        Raises `FileExistsError`. On a file system without hard links, a file that others make right before is lost.
         """
         with self._folder_of(path, make=make) as (place, name):
             try:
@@ -334,13 +334,18 @@ class _Writing:
 
     def _remove_folder(self, path: bytes) -> None:
         with contextlib.suppress(OSError), self._folder_of(path) as (place, name):  # others may need it
-            mode = os.stat(name, dir_fd=place, follow_symlinks=False).st_mode & PERMISSIONS
+            mode = stat.S_IMODE(os.stat(name, dir_fd=place, follow_symlinks=False).st_mode)
             os.rmdir(name, dir_fd=place)
             self._undo.append((path, lambda: self._make_folder(path, mode)))
 
     def _make_folder(self, path: bytes, mode: int) -> None:
         with self._folder_of(path) as (place, name), contextlib.suppress(FileExistsError):
-            os.mkdir(name, mode, dir_fd=place)
+            os.mkdir(name, 0o700, dir_fd=place)
+            folder = os.open(name, _READ_FOLDER, dir_fd=place)
+            try:
+                os.fchmod(folder, mode)
+            finally:
+                os.close(folder)
 
     def _change_mode(self, change: FileChange) -> None:
         path, after = change.path, change.after

@@ -85,6 +85,15 @@ def test_a_path_that_is_none_below_the_folder_is_refused(path: bytes) -> None:
             ".envrc",
             ".bashrc",
         ),
+        *("opencode.json", "AGENTS.override.md", "CLAUDE.local.md", ".kiro", "Jenkinsfile", ".travis.yml"),
+        *(
+            ".mise.local.toml",
+            "x.sublime-project",
+            "X.code-workspace",
+            ".venv",
+            "node_modules",
+            "__pycache__",
+        ),
         *(".zshenv", ".npmrc", ".husky", "CLAUDE.md", "AGENTS.md", ".cursor", ".ſsh"),
     ],
 )

@@ -341,3 +341,15 @@ def test_whatever_the_changes_nothing_outside_the_folder_changes(
 
 def test_a_digest_is_what_git_says() -> None:
     assert digest_of(b"") == "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"
+
+
+def test_a_folder_that_is_made_again_has_the_mode_that_it_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path / "folder", {b"d/a": Entry(b"a"), b"z": Entry(b"z")})
+    (tmp_path / "folder" / "d").chmod(0o2777)
+    call, _ = failing("link", 0, FileExistsError)
+    monkeypatch.setattr(os, "link", call)
+    before, after = {b"d/a": Entry(b"a")}, {b"e": Entry(b"e")}
+    assert write(tmp_path / "folder", before, after) == [b"e"]
+    assert stat.S_IMODE((tmp_path / "folder" / "d").stat().st_mode) == 0o2777
