@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import base64
 import binascii
+import os
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from codex_proxy.core.json_values import encode_json
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.files.changes import FileChange, FileState, digest_of
 from codex_proxy.files.foreign import why_refused
@@ -24,7 +24,7 @@ from codex_proxy.files.writing import (
     differing_paths,
     write_changes,
 )
-from codex_proxy.parts.cassettes.folder_files import MAX_FILE_BYTES, ChangedFile
+from codex_proxy.parts.cassettes.folder_files import LEFT_OUT, MAX_FILE_BYTES, ChangedFile
 
 MAX_SHOWN: Final = 20
 """Maximum paths in a message."""
@@ -84,6 +84,11 @@ class FileLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
         return self.target_text is not None or self.target_base64 is not None
 
     @property
+    def is_there(self) -> bool:
+        """Whether something is at the path afterwards."""
+        return self.is_link or self.mode is not None
+
+    @property
     def was_link(self) -> bool:
         return self.before is not None and self.before.mode is None
 
@@ -99,8 +104,7 @@ class FileLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     @property
     def shown(self) -> str:
         """A line about it, for people."""
-        after = self.is_link or self.mode is not None
-        kind = "added" if self.before is None else "changed" if after else "removed"
+        kind = "added" if self.before is None else "changed" if self.is_there else "removed"
         return f"{kind} {shown_path(self.path)}"
 
 
@@ -115,8 +119,36 @@ def check_file_line(line: FileLine) -> None:
         base64.b64decode(line.base64 or "", validate=True)
     except (binascii.Error, UnicodeEncodeError):
         raise ValueError("a path, target or content is not in base64") from None
-    if why := why_refused(path, target):
+    why = why_refused(path, target)
+    folders = path.lower().split(b"/")[:-1]
+    if not why and not LEFT_OUT.isdisjoint(map(os.fsdecode, folders)):
+        why = "no recording looks into such a folder"
+    if why:
         raise ValueError(f"{shown_path(path)} is not written: {why}")
+
+
+class CheckedLines:
+    """The lines of one turn, which can be written together."""
+
+    def __init__(self) -> None:
+        self._paths: set[bytes] = set()
+        self._after: set[bytes] = set()
+        """The paths at which something is afterwards."""
+        self._folders: set[bytes] = set()
+        """The folders that are there for them."""
+
+    def add(self, line: FileLine) -> None:
+        """Adds a line that `check_file_line` allows. Raises `ValueError` if it contradicts those before."""
+        path, parts = line.path, line.path.split(b"/")
+        above = {b"/".join(parts[:end]) for end in range(1, len(parts))}
+        if path in self._paths:
+            raise ValueError(f"{shown_path(path)} comes twice")
+        if line.is_there and (path in self._folders or not self._after.isdisjoint(above)):
+            raise ValueError(f"{shown_path(path)} is a file and a folder")
+        self._paths.add(path)
+        if line.is_there:
+            self._after.add(path)
+            self._folders |= above
 
 
 def shown_path(path: bytes) -> str:
@@ -127,18 +159,18 @@ def shown_path(path: bytes) -> str:
 
 
 def file_line_of(changed: ChangedFile, scrub: Callable[[bytes], bytes]) -> FileLine:
-    """Returns the line of a changed file. `scrub` returns JSON without secrets: if lines that were changed have any,
-    the content is written whole, since it is another one then.
+    """Returns the line of a changed file. `scrub` returns a text without secrets: if lines that were changed have any,
+    the content is written whole, since it is another one then. Digests stay what they are.
     """
     before, after = changed.before, changed.after
-    given: dict[str, Any] = _coded("path", changed.path)
+    given: dict[str, Any] = _coded("path", scrub(changed.path))
     if before is not None:
         mode = None if before.kind == "link" else _mode_text(before)
         given["before"] = StateBefore(before.digest, before.size, mode)
     if after is None:
         return FileLine(**given)
     if after.kind == "link":
-        return FileLine(**given | _coded("target", changed.content_after))
+        return FileLine(**given | _coded("target", scrub(changed.content_after)))
     given["mode"] = _mode_text(after)
     if before is not None and (before.kind, before.digest) == ("file", after.digest):
         return FileLine(**given)
@@ -148,14 +180,18 @@ def file_line_of(changed: ChangedFile, scrub: Callable[[bytes], bytes]) -> FileL
     old = None if changed.content_before is None else _text_of(changed.content_before)
     if before is not None and before.kind == "file" and old is not None:
         patch = _changed_lines(old, text)
-        line = FileLine(**given, patch=patch)
-        if len(patch.removed_text) + len(patch.added_text) < len(text) and _has_no_secret(line, scrub):
-            return line
-    return FileLine(**given, text=text)
+        size = len(patch.removed_text) + len(patch.added_text)
+        if (
+            size < len(text)
+            and _has_no_secret(patch.removed_text, scrub)
+            and _has_no_secret(patch.added_text, scrub)
+        ):
+            return FileLine(**given, patch=patch)
+    return FileLine(**given, text=scrub(text.encode()).decode("utf-8", "replace"))
 
 
-def _has_no_secret(line: FileLine, scrub: Callable[[bytes], bytes]) -> bool:
-    written = encode_json(line)
+def _has_no_secret(text: str, scrub: Callable[[bytes], bytes]) -> bool:
+    written = text.encode()
     return scrub(written) == written
 
 
@@ -226,6 +262,8 @@ class FolderChanges:
             differing += differing_paths(self._folder, self._changes, exact_modes=False)
         except OSError as error:
             raise WorkspaceError(f"the folder cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise WorkspaceError(str(error)) from error
         if differing:
             raise _differs(differing)
 

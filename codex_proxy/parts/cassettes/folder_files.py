@@ -5,11 +5,13 @@ followed; a file that was not touched since the last look is not read again.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
 import structlog
@@ -29,7 +31,9 @@ MAX_FOLDER_BYTES: Final = 512 << 20
 MAX_FILE_BYTES: Final = 16 << 20
 MAX_DEPTH: Final = 100
 MAX_SECONDS: Final = 20.0
-MAX_KEPT_BYTES: Final = 64 << 20
+MAX_CHANGED_BYTES: Final = 32 << 20
+"""Maximum bytes of the contents that a turn leaves in what it has changed."""
+MAX_KEPT_BYTES: Final = 16 << 20
 """Maximum bytes of the contents that are kept to tell what a turn has changed in them."""
 MAX_KEPT_FILE_BYTES: Final = 1 << 18
 LEFT_OUT: Final = frozenset(
@@ -50,6 +54,8 @@ LEFT_OUT: Final = frozenset(
     }
 )
 """The names, in lower case, of folders that are not looked into: of version control, and of what programs make anew."""
+_OF_THE_SYSTEM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""The errors that say nothing about the file at which they come."""
 _FRESH: Final = 2_000_000_000
 """Nanoseconds: what has changed so shortly before a look may change again without another time of change."""
 _READ_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -71,8 +77,20 @@ class FoundFile(NamedTuple):
     """None if it is not kept."""
 
 
-FolderFiles: TypeAlias = Mapping[bytes, FoundFile]
-"""The files and links of a folder, by path."""
+class FolderFiles(NamedTuple):
+    """The files and links of a folder, by path."""
+
+    found: Mapping[bytes, FoundFile]
+    unreadable: frozenset[bytes]
+    """The paths of files and folders that could not be read."""
+
+    def is_unknown(self, path: bytes) -> bool:
+        """Whether nobody knows what is at a path."""
+        parts = path.split(b"/")
+        return any(b"/".join(parts[:end]) in self.unreadable for end in range(1, len(parts) + 1))
+
+
+NO_FILES: Final = FolderFiles({}, frozenset())
 
 
 class ChangedFile(NamedTuple):
@@ -85,25 +103,44 @@ class ChangedFile(NamedTuple):
     content_after: bytes
 
 
-def files_of(folder: str, known: FolderFiles) -> FolderFiles:
-    """Returns what is in a folder, given by an absolute path without links. `known`: the last look at it, if any. What
-    cannot be read, and what is neither file nor link, is left out. Raises `FolderError`.
+def files_of(folder: str, known: FolderFiles, own: Collection[str] = ()) -> FolderFiles:
+    """Returns what is in a folder, given by an absolute path without links. `known`: the last look at it. `own`: such
+    paths of folders that are not looked into. What is neither file nor link is left out. Raises `FolderError`.
     """
-    look = _Look(known)
+    if any(is_within(folder, each) for each in own):
+        raise FolderError("the folder is that of the cassettes")
+    inside = (os.path.relpath(each, folder) for each in own if is_within(each, folder))
+    look = _Look(known.found, frozenset(map(os.fsencode, inside)))
     try:
         here = os.open(folder, _READ_FOLDER)
     except OSError as error:
         raise FolderError(f"the folder cannot be read: {error.strerror}") from error
-    look.add_folder(here, b"", 0)
-    return look.found
+    try:
+        look.add_folder(here, b"", 0)
+    except OSError as error:
+        raise FolderError(f"the folder cannot be read: {error.strerror}") from error
+    return FolderFiles(look.found, frozenset(look.unreadable))
+
+
+def is_within(path: str, folder: str) -> bool:
+    """Whether a path is that of a folder, or below it; both absolute and without links."""
+    return os.path.commonpath((path, folder)) == folder
 
 
 def changed_files(folder: str, before: FolderFiles, after: FolderFiles) -> Iterator[ChangedFile]:
-    """Yields what has changed between two looks, by path. Raises `FolderError` if a file has changed since."""
-    for path in sorted({*before, *after}):
-        old, new = before.get(path), after.get(path)
+    """Yields what has changed between two looks, by path, but what one of them could not read. Raises `FolderError` if
+    a file has changed since, or more has changed than is recorded.
+    """
+    size = 0
+    for path in sorted({*before.found, *after.found}):
+        old, new = before.found.get(path), after.found.get(path)
         if old is not None and new is not None and old.state == new.state:
             continue
+        if before.is_unknown(path) or after.is_unknown(path):
+            continue
+        size += 0 if new is None else new.state.size
+        if size > MAX_CHANGED_BYTES:
+            raise FolderError(f"what was changed has more than {MAX_CHANGED_BYTES >> 20} MiB")
         content = b"" if new is None else new.content
         if content is None:
             content = _content_at(folder, path, new)
@@ -119,14 +156,16 @@ def changed_files(folder: str, before: FolderFiles, after: FolderFiles) -> Itera
 class RecordedFolders:
     """The folders in which recorded turns work. What was in them last is remembered, so that little is read anew."""
 
-    def __init__(self) -> None:
+    def __init__(self, own: Sequence[Path] = ()) -> None:
+        """`own`: the folders of cassettes, which are no work of a turn."""
+        self._own = [os.path.realpath(each) for each in own]
         self._known: LruCache[str, FolderFiles] = LruCache(MAX_KNOWN_FOLDERS)
 
     def of_turn(self, turn: Turn) -> RecordedFolder | None:
         """Returns the folder of a turn whose agent may write there; None of others."""
         if turn.mode != "agent" or turn.sandbox == "read-only" or not turn.workdir:
             return None
-        return RecordedFolder(os.path.realpath(turn.workdir), self._known)
+        return RecordedFolder(os.path.realpath(turn.workdir), self._known, self._own)
 
 
 class RecordedFolder:
@@ -134,8 +173,9 @@ class RecordedFolder:
     recorded without its files.
     """
 
-    def __init__(self, folder: str, known: LruCache[str, FolderFiles]) -> None:
+    def __init__(self, folder: str, known: LruCache[str, FolderFiles], own: Sequence[str]) -> None:
         self._folder = folder
+        self._own = own
         self._known = known
         self._before: FolderFiles | None = None
 
@@ -153,7 +193,7 @@ class RecordedFolder:
         return found
 
     def _files(self) -> FolderFiles:
-        found = files_of(self._folder, self._known.get(self._folder) or {})
+        found = files_of(self._folder, self._known.get(self._folder) or NO_FILES, self._own)
         self._known.put(self._folder, found)
         return found
 
@@ -181,9 +221,12 @@ def _content_at(folder: str, path: bytes, found: FoundFile | None) -> bytes:
 class _Look:
     """One look at a folder."""
 
-    def __init__(self, known: FolderFiles) -> None:
+    def __init__(self, known: Mapping[bytes, FoundFile], own: frozenset[bytes]) -> None:
+        """`own`: the paths of folders that are not looked into."""
         self.found: dict[bytes, FoundFile] = {}
+        self.unreadable: set[bytes] = set()
         self._known = known
+        self._own = own
         self._until = time.monotonic() + MAX_SECONDS
         self._fresh = time.time_ns() - _FRESH
         self._bytes = self._kept = self._folders = 0
@@ -199,15 +242,19 @@ class _Look:
                 for entry in entries:
                     try:
                         self._add(here, path, entry.name, entry.stat(follow_symlinks=False), depth)
-                    except OSError:
-                        continue  # it is gone by now, or cannot be read
+                    except (FileNotFoundError, NotADirectoryError):
+                        continue  # it is gone by now
+                    except OSError as error:
+                        if error.errno in _OF_THE_SYSTEM:
+                            raise
+                        self.unreadable.add(path + os.fsencode(entry.name))
         finally:
             os.close(here)
 
     def _add(self, here: int, path: bytes, name: str, status: os.stat_result, depth: int) -> None:
         key = path + os.fsencode(name)
         if stat.S_ISDIR(status.st_mode):
-            if name.lower() not in LEFT_OUT and not name.startswith(STAGING_PREFIX):
+            if not (name.lower() in LEFT_OUT or name.startswith(STAGING_PREFIX) or key in self._own):
                 self._folders += 1
                 self._check_count()
                 self.add_folder(os.open(name, _READ_FOLDER, dir_fd=here), key + b"/", depth + 1)

@@ -13,7 +13,7 @@ import msgspec
 from codex_proxy.core.json_values import UNREADABLE, is_json
 from codex_proxy.files.private import create, read_regular
 from codex_proxy.parts.cassettes.content import Content, format_content
-from codex_proxy.parts.cassettes.file_changes import FileLine
+from codex_proxy.parts.cassettes.file_changes import CheckedLines, FileLine
 from codex_proxy.parts.cassettes.file_lines import (
     LINE_KINDS,
     MAX_COMMON_BYTES,
@@ -135,7 +135,7 @@ def text_of(
             yield replace_ids(scrub(b"\n".join(some))) + b"\n"
             some, size = [], 0
         if is_file:
-            yield scrub(line) + b"\n"
+            yield line + b"\n"  # without secrets by now
         else:
             some.append(line)
             size += len(line)
@@ -294,6 +294,7 @@ class _ParsedLines(msgspec.Struct):
     lines: list[Line] = []
     has_session: bool = False
     old: OldSessions = msgspec.field(default_factory=OldSessions)
+    files: CheckedLines = msgspec.field(default_factory=CheckedLines)
     answer: Answer | None = None
     last_line: bytes = b""
     """The line before, if a `next` line can change it."""
@@ -350,7 +351,13 @@ class _ParsedLines(msgspec.Struct):
             self.old.add_line(kind, content, value["ms"])
         elif self.has_session or kind in ("session", "call"):
             self.has_session = self.has_session or kind == "session"
-            self.lines.append(line_of(kind, content, value["ms"]))
+            line = line_of(kind, content, value["ms"])
+            if kind == "file":
+                try:
+                    self.files.add(line.value)
+                except ValueError as error:
+                    raise _WrongLineError(f"{error}. {_CORRECT_THE_LINE}") from None
+            self.lines.append(line)
         else:
             raise _WrongLineError(f"there is no `session` before it. {_CORRECT_THE_LINE}")
 

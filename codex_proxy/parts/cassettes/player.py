@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from codex_proxy.agents.dialect import NOTHING, Ended, Reply, SingleTurn, Step
+from codex_proxy.agents.dialect import NOTHING, Decision, Ended, Reply, SingleTurn, Step
 from codex_proxy.agents.sessions.session import AgentSession, TransportReader
 from codex_proxy.core.events import (
     ApprovalRequested,
@@ -44,6 +44,7 @@ STUCK_SECONDS: Final = 20.0
 TOO_SHORT: Final = (
     "the recording ends here, since what followed was not asked for (by its `stop`, limits, tools or schema)"
 )
+DENIED: Final = "its agent was allowed to do here what this request denies"
 REPLY_NOT_GIVEN: Final = "its agent waits for a reply here, which this request does not lead to"
 
 WriteFiles = Callable[[], Awaitable[Failure | None]]
@@ -111,6 +112,8 @@ class PlayedDialect(SingleTurn):
         """
         self.replies: Counter[str] = Counter()
         """The number of replies to each request."""
+        self.denied: set[str] = set()
+        """The requests whose last reply does not approve."""
         self.replied = asyncio.Event()
         self._calls = calls
         self._at_fault = at_fault
@@ -125,6 +128,8 @@ class PlayedDialect(SingleTurn):
 
     def answer(self, request_id: str, reply: Reply) -> Step:
         self.replies[request_id] += 1
+        is_denied = isinstance(reply, Decision) and not reply.approve
+        (self.denied.add if is_denied else self.denied.discard)(request_id)
         self.replied.set()
         return NOTHING
 
@@ -224,6 +229,13 @@ class PlayedTransport:
                 expected[line.value.to] += 1
                 async with asyncio.timeout(STUCK_SECONDS):
                     await self._wait_for_reply(line.value.to, expected[line.value.to])
+                # Of others than files only what the agent says is replayed, which harms nobody.
+                if (
+                    self._write_files is not None
+                    and line.value.approve
+                    and line.value.to in self._dialect.denied
+                ):
+                    return invalid(self._name, DENIED)
             elif line.kind == "failed":
                 await self._write()
                 return self._dialect.blame(line.value)

@@ -25,10 +25,9 @@ from codex_proxy.core.items import McpTools
 from codex_proxy.core.json_values import UNREADABLE, is_json, object_at, objects_in
 from codex_proxy.core.safety import MIN_SECRET_CHARS
 from codex_proxy.core.turn import Turn
-from codex_proxy.files.foreign import why_refused
 from codex_proxy.files.private import create, make_folder
 from codex_proxy.parts.cassettes.content import content_of, key_of
-from codex_proxy.parts.cassettes.file_changes import file_line_of
+from codex_proxy.parts.cassettes.file_changes import CheckedLines, check_file_line, file_line_of
 from codex_proxy.parts.cassettes.file_lines import Line
 from codex_proxy.parts.cassettes.folder_files import ChangedFile, RecordedFolders
 from codex_proxy.parts.cassettes.format import (
@@ -78,7 +77,7 @@ class Recorder:
         """
         self.folder = folder
         self.trouble = ""
-        self.folders = RecordedFolders() if files else None
+        self.folders = RecordedFolders([folder]) if files else None
         self._scrubber = scrubber
         self._settings = dict(settings)
         self._match = list(match)
@@ -215,12 +214,16 @@ class Recorder:
 
 def _file_lines(changed: Sequence[ChangedFile], scrub: Callable[[bytes], bytes]) -> Iterator[Line]:
     """Yields the lines of changed files, but those that no replay may write."""
+    checked = CheckedLines()
     for each in changed:
-        target = each.content_after if each.after is not None and each.after.kind == "link" else None
-        if why := why_refused(each.path, target):
-            log.warning("file_not_recorded", reason=why)
+        line = file_line_of(each, scrub)
+        try:
+            check_file_line(line)
+            checked.add(line)
+        except ValueError as error:
+            log.warning("file_not_recorded", reason=str(error))
         else:
-            yield Line(0, "file", file_line_of(each, scrub))
+            yield Line(0, "file", line)
 
 
 def _number_of(path: Path) -> int:

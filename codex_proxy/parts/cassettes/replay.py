@@ -283,7 +283,9 @@ class ReplayAgent(AgentInFront):
         )
 
     async def _files(self, cassette: Cassette, turn: Turn) -> WriteFiles | None:
-        return None if self._protected is None else await prepare_files(cassette, turn, self._protected)
+        if self._protected is None:
+            return None
+        return await prepare_files(cassette, turn, self._protected, self.folder.path)
 
     def _sessions(self, cassette: Cassette, turn: Turn) -> list[list[Line]]:
         try:

@@ -8,22 +8,24 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 from codex_proxy.core.beside_the_loop import beside_the_loop
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.safety import ProtectedPath, find_endangered
 from codex_proxy.core.turn import Turn
 from codex_proxy.parts.cassettes.file_changes import FolderChanges, WorkspaceError
+from codex_proxy.parts.cassettes.folder_files import is_within
 from codex_proxy.parts.cassettes.format import Cassette
 from codex_proxy.parts.cassettes.player import WriteFiles
 
 
 async def prepare_files(
-    cassette: Cassette, turn: Turn, protected: Sequence[ProtectedPath]
+    cassette: Cassette, turn: Turn, protected: Sequence[ProtectedPath], cassettes: Path
 ) -> WriteFiles | None:
     """Returns what writes the files of a cassette's turn; None if it changes none. `protected`: paths whose folders
-    nothing is written to. Raises `Fault`: NOT_ALLOWED where the turn's agent may not write; CONFLICT if something else
-    is there than before the recorded turn.
+    nothing is written to; `cassettes`: another one, or a file. Raises `Fault`: NOT_ALLOWED where the turn's agent may
+    not write; CONFLICT if something else is there than before the recorded turn.
     """
     if not cassette.file_lines:
         return None
@@ -33,7 +35,9 @@ async def prepare_files(
             "this turn may not write: its sandbox is read-only. Allow it with --sandbox workspace-write",
         )
     try:
-        changes = await beside_the_loop(partial(_changes, cassette, turn.workdir, protected), long=True)
+        changes = await beside_the_loop(
+            partial(_changes, cassette, turn.workdir, protected, cassettes), long=True
+        )
     except WorkspaceError as error:
         raise Fault(_differs(cassette, error)) from error
 
@@ -47,8 +51,12 @@ async def prepare_files(
     return write
 
 
-def _changes(cassette: Cassette, workdir: str, protected: Sequence[ProtectedPath]) -> FolderChanges:
-    folder = os.path.realpath(workdir)
+def _changes(
+    cassette: Cassette, workdir: str, protected: Sequence[ProtectedPath], cassettes: Path
+) -> FolderChanges:
+    folder, own = os.path.realpath(workdir), os.path.realpath(cassettes)
+    if any(is_within(os.path.join(folder, os.fsdecode(line.path)), own) for line in cassette.file_lines):
+        raise _not_allowed(cassette, "one of them would be a cassette. Work in another folder")
     found = find_endangered(folder, protected)
     if found is not None:
         raise _not_allowed(cassette, f"in its folder is {found.what}. Work in another folder")

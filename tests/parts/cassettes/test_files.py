@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import json
 import os
 import random
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import openai
 import pytest
 
+from codex_proxy.agents.dialect import Decision
 from codex_proxy.app.server import Server
+from codex_proxy.core.events import ApprovalRequested, TurnEnded
+from codex_proxy.core.faults import Failure
+from codex_proxy.core.turn import Turn
 from codex_proxy.parts.cassettes import folder_files
 from codex_proxy.parts.cassettes.check import check_folder, compare, update
+from codex_proxy.parts.cassettes.file_lines import Line, ReplyLine
 from codex_proxy.parts.cassettes.folder_files import FolderError
 from codex_proxy.parts.cassettes.format import read
+from codex_proxy.parts.cassettes.player import PlayedDialect, PlayedTransport, WholeCalls
 from codex_proxy.parts.cassettes.replay import Folder
 from codex_proxy.parts.cassettes.settings import CassetteError
 from codex_proxy.parts.cassettes.views import as_conversation
 from tests.files.trees import Entry, Tree, changes_between, link, put, tree_at
 from tests.parts.cassettes.talking import openai_client, running_server
+from tests.waiting import PATIENCE
 
 START: Tree = {
     b"a.py": Entry(b"one\ntwo\nthree\n"),
@@ -314,7 +324,7 @@ async def test_a_folder_with_too_much_is_recorded_without_its_files(
 ) -> None:
     monkeypatch.setattr(folder_files, "MAX_FILES", 3)
     with pytest.raises(FolderError, match="more than 3 files"):
-        folder_files.files_of(str(place.folder), {})
+        folder_files.files_of(str(place.folder), folder_files.NO_FILES)
     await place.record(AFTER)
     assert '"file"' not in place.text()
     assert len(list(place.cassettes.glob("*.jsonl"))) == 1
@@ -380,3 +390,107 @@ async def test_random_turns_are_replayed_to_trees_that_are_the_same_to_the_bit(
         for prompt, tree in zip(prompts, trees, strict=True):
             await ask(server, prompt)
             assert files_in(place.folder) == tree
+
+
+@pytest.mark.parametrize("name", ["d", "a.py"])
+def test_what_could_not_be_read_at_one_look_is_no_change(
+    place: Place, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    real, error = os.open, PermissionError(errno.EACCES, "planted")
+
+    def open_or_fail(path: Any, *given: Any, **options: Any) -> int:
+        if path == name:
+            raise error
+        return real(path, *given, **options)
+
+    folder = str(place.folder)
+    whole = folder_files.files_of(folder, folder_files.NO_FILES)
+    monkeypatch.setattr(os, "open", open_or_fail)
+    less = folder_files.files_of(folder, folder_files.NO_FILES)
+    assert len(less.found) < len(whole.found)
+    assert [*folder_files.changed_files(folder, whole, less)] == []
+    assert [*folder_files.changed_files(folder, less, whole)] == []
+    error = OSError(errno.EMFILE, "planted")  # type: ignore[assignment]
+    with pytest.raises(FolderError, match="planted"):
+        folder_files.files_of(folder, folder_files.NO_FILES)
+
+
+async def test_an_expression_that_fits_digests_leaves_them_alone(place: Place) -> None:
+    tree = {**START, b"a.py": Entry(b"one\nfeed1234\nthree\n"), b"b": Entry(b"feed1234")}
+    await place.record(
+        {**START, b"c": Entry(b"\0" * 30)},
+        tree,
+        cassettes={"record": place.cassettes, "scrub": "[a-f][0-9a-f]{7}"},
+    )
+    files = sorted(place.cassettes.glob("*.jsonl"))
+    first, second = (read(file).file_lines for file in files)
+    assert [line.path for line in first] == [b"c"]
+    changed = next(line for line in second if line.path == b"a.py")
+    assert (changed.text, changed.before and changed.before.digest) == (
+        "one\n<scrubbed>\nthree\n",
+        START[b"a.py"].state.digest,
+    )
+    assert "feed1234" not in "".join(map(repr, second))
+
+
+async def test_the_cassettes_in_the_folder_of_a_turn_are_no_work_of_it(place: Place) -> None:
+    place.cassettes = place.folder / "cassettes"
+    async with place.recording() as server:
+        await ask(server, "[[fake:text]]")
+        await ask(server, marker(START, AFTER))
+    changed = [line.path for file in place.cassettes.glob("*.jsonl") for line in read(file).file_lines]
+    assert sorted(changed) == sorted(path for path in {*START, *AFTER} if START.get(path) != AFTER.get(path))
+
+
+async def test_a_replay_writes_no_cassettes(place: Place) -> None:
+    (prompt,) = await place.record({**START, b"cassettes/0009-new.jsonl": Entry(b"{}")})
+    place.reset()
+    place.cassettes = place.cassettes.rename(place.folder / "cassettes")
+    async with place.replaying() as server:
+        with pytest.raises(openai.PermissionDeniedError, match="one of them would be a cassette"):
+            await ask(server, prompt)
+    assert not (place.cassettes / "0009-new.jsonl").exists()
+
+
+@pytest.mark.parametrize("new", ["a.py", "new/b/c"])
+async def test_lines_that_contradict_each_other_stop_the_start(place: Place, new: str) -> None:
+    await place.record({**START, b"a.py": Entry(b"x"), b"new/b": Entry(b""), b"z": Entry(b"")})
+    (file,) = place.cassettes.glob("*.jsonl")
+    file.write_text(file.read_text().replace('"path_text":"z"', f'"path_text":"{new}"'))
+    with pytest.raises(CassetteError, match=r"line [0-9]+: .* (comes twice|is a file and a folder)"):
+        read(file)
+
+
+async def test_a_turn_that_changes_too_much_is_recorded_without_its_files(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_files, "MAX_CHANGED_BYTES", 10)
+    await place.record({**START, b"b": Entry(b"x" * 6), b"c": Entry(b"x" * 6)})
+    assert '"file"' not in place.text()
+    assert len(list(place.cassettes.glob("*.jsonl"))) == 1
+
+
+@pytest.mark.parametrize("approve", [True, False])
+async def test_what_this_request_denies_is_not_written(approve: bool) -> None:
+    asked = ApprovalRequested("r", "command", "rm a")
+    lines = [
+        Line(0, "events", [asked]),
+        Line(0, "reply", ReplyLine("r", approve=True)),
+        Line(0, "events", [TurnEnded(stop="completed")]),
+    ]
+    dialect = PlayedDialect(WholeCalls(Turn(model="m", history=()), [], takes_replies=True), "")
+    dialect.answer("r", Decision(approve=approve))
+    written, ended, failures = list[bool](), asyncio.Event(), list[Failure]()
+
+    async def write() -> None:
+        written.append(True)
+
+    def fail(failure: Failure) -> None:
+        failures.append(failure)
+        ended.set()
+
+    reader: Any = SimpleNamespace(on_messages=lambda events, size: None, fail=fail)
+    PlayedTransport("0001-a", lines, dialect, lambda _: 0.0, write).attach(reader)
+    await asyncio.wait_for(ended.wait(), PATIENCE)
+    assert written == [True] * approve
+    assert ("what this request denies" in failures[0].message) is not approve
