@@ -71,6 +71,15 @@ SHORT_OF_SESSIONS: Final = (
     *("GET /agents/automations", "POST /agents/automations", "GET /vaults", "POST /vaults"),
 )
 HAS_SESSIONS: Final = not absent_part("paths", "/vaults")
+SHORT_OF_SNAPSHOTS: Final = (
+    *(
+        "GET /agents/sessions/{id}/turns/{turn_id}/changes",
+        "POST /agents/sessions/{id}/turns/{turn_id}/revert",
+    ),
+    *("GET /agents/sessions/{id}/patch", "GET /agents/sessions/{id}/artifacts/{artifact_id}"),
+    "GET /agents/sessions/{id}/artifacts/{artifact_id}/content",
+)
+HAS_SNAPSHOTS: Final = not absent_part("settings", "snapshots")
 
 OF_MANAGED_AGENTS: Final = {
     "GET /sessions/{id}/events/stream": [Ask({}, runs=0)],
@@ -152,6 +161,7 @@ SHORT: Final = frozenset(
         *("GET /ui/api/turns/{id}/cassette", "POST /ui/api/turns/{id}/cancel"),
         *(() if HAS_UPSTREAMS else OF_UPSTREAMS),
         *(SHORT_OF_SESSIONS if HAS_SESSIONS else ()),
+        *(SHORT_OF_SNAPSHOTS if HAS_SNAPSHOTS else ()),
         *(SHORT_OF_MANAGED_AGENTS if HAS_MANAGED_AGENTS else ()),
         *(() if absent_part("paths", "/files") else SHORT_OF_FILES),
         # What lasts of these has an MCP session, which is tried in tests/parts/mcp_server.

@@ -16,8 +16,9 @@ WITH_A_MODE = {
     "agents/codex/plain_home.py": {"O_CREAT"},
     "files/placed.py": {"O_CREAT", "mkdir"},
     "files/writing.py": {"O_CREAT", "mkdir"},
+    "parts/snapshots/forking.py": {"mkdir"},
 }
-"""They give the mode in the call: files that are only locked, and what is made below a descriptor of its folder."""
+"""They give the mode in the call: files that are only locked, and what is made in a folder of the user."""
 
 
 def makers(source: str) -> list[str]:

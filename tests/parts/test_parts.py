@@ -90,9 +90,9 @@ def paths_of(part: Part) -> tuple[str, ...]:
     }
     of_core = {each.path[1:].partition("/")[0] for each in ENDPOINTS if each.path not in of_parts}
     used = [other for other in parts() if other.name in part.uses and other.endpoints]
-    of_core |= {
-        each.path[1:].partition("/")[0] for other in used for each in pkgutil.resolve_name(other.endpoints)
-    }
+    of_used = {each.path for other in used for each in pkgutil.resolve_name(other.endpoints)}
+    if of_used.isdisjoint(paths):  # else both are asked at the same paths, by clients of different vendors
+        of_core |= {path[1:].partition("/")[0] for path in of_used}
     names = {path: path[1:].partition("/")[0] for path in paths}
     names = {path: name for path, name in names.items() if name not in of_core}
     return tuple(

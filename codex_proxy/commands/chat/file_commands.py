@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,6 +16,7 @@ from codex_proxy.commands.chat.conversation import Conversation
 from codex_proxy.commands.chat.turn_files import diff_lines, headline, named, whole_diff, why_nothing
 from codex_proxy.commands.chat.view import MORE
 from codex_proxy.core.faults import UserError
+from codex_proxy.files.private import create
 
 FORCE: Final = ("force", "--force")
 """The words that overwrite what was changed since."""
@@ -89,5 +91,5 @@ async def save_patch(chat: FilesChat, file: str) -> None:
 
 
 def _write_new(path: str, content: bytes) -> None:
-    with Path(path).open("xb") as file:
+    with os.fdopen(create(path), "wb") as file:
         file.write(content)

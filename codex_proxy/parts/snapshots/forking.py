@@ -132,7 +132,7 @@ def _make_empty(client: Client, session: Session, folder: str) -> tuple[str, boo
 
 def _is_made(path: str) -> bool:
     try:
-        os.mkdir(path)
+        os.mkdir(path, 0o777)  # as the folders around it, by the umask: it is the user's
     except FileExistsError:
         return False
     return True

@@ -9,14 +9,12 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 import threading
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
-from codex_proxy.files.private import make_folder
+from codex_proxy.files.private import make_folder, remove_left_folders, replace_file, temporary_folder
 
 LEAST_VERSION: Final = (2, 25)
 """The oldest git that is used."""
@@ -24,8 +22,6 @@ GIT_SECONDS: Final = 120.0
 """Seconds after which a git that works on a folder's objects is killed."""
 REPACK_SECONDS: Final = 900.0
 """Seconds after which a git that makes one pack of many is killed."""
-LEFT_SECONDS: Final = 3600.0
-"""Seconds after which a folder for one comparison is left by a process that was killed."""
 MANY_PACKS: Final = 40
 """Packs from which on they become one."""
 _VERSION: Final = re.compile(r"git version (\d+)\.(\d+)")
@@ -39,7 +35,7 @@ _OPTIONS: Final = {
     "pack.threads": "1",
     "protocol.allow": "never",
 }
-_ATTRIBUTES: Final = "* -text -ident !filter !working-tree-encoding !diff\n"
+_ATTRIBUTES: Final = b"* -text -ident !filter !working-tree-encoding !diff\n"
 
 
 class GitError(Exception):
@@ -91,14 +87,13 @@ class GitDirectory:
             make_folder(self.path)
             self._run("init", "--bare", "-q", "--template=", ".")
             self._run("hash-object", "-w", "--stdin")  # the empty text, with which others are compared
-        (self.path / "info").mkdir(exist_ok=True)
-        (self.path / "info" / "attributes").write_text(_ATTRIBUTES)
+        make_folder(self.path / "info")
+        with replace_file(self.path / "info" / "attributes") as out:
+            out.write(_ATTRIBUTES)
         for pattern in ("objects/pack/tmp_*", "objects/tmp_*", "refs/**/*.lock", "*.lock"):
             for left in self.path.glob(pattern):
                 left.unlink(missing_ok=True)
-        for folder in self.path.glob("tmp_diff*"):
-            if folder.stat().st_mtime < time.time() - LEFT_SECONDS:  # else it may be in use
-                shutil.rmtree(folder, ignore_errors=True)
+        remove_left_folders(self.path)
 
     def sizes(self, digests: Iterable[str]) -> dict[str, int]:
         """Returns the bytes of objects that are there."""
@@ -169,7 +164,7 @@ class GitDirectory:
     @contextlib.contextmanager
     def beside(self) -> Iterator[GitDirectory]:
         """Yields it with a place of its own for new objects, which are removed afterwards."""
-        with tempfile.TemporaryDirectory(dir=self.path, prefix="tmp_diff") as folder:
+        with temporary_folder("objects", self.path) as (folder, _):
             more = {
                 "GIT_OBJECT_DIRECTORY": folder,
                 "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(self.path / "objects"),
