@@ -4,30 +4,40 @@ part of a path.
 What is there is compared first with what each change expects. Then all contents are written into a folder beside, whose
 name begins with `STAGING_PREFIX`, so that a full disk is found before anything has changed. Only then files change
 places: old ones into that folder, new ones out of it; no file is ever written over. If a step fails, those before are
-undone.
+undone. If the program is killed meanwhile, the next writing puts the old files back where nothing is.
 
 A folder that becomes empty by a removal is removed, as git does; other empty folders are not looked at.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import errno
+import fcntl
 import hashlib
 import io
 import os
+import re
 import secrets
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from codex_proxy.files.changes import FileChange, FileState
+import msgspec
+
+from codex_proxy.files.changes import FileChange, FileState, digest_of
+from codex_proxy.files.foreign import why_refused
 from codex_proxy.files.placed import FileMark, mark_of, opened_below
 
 STAGING_PREFIX: Final = ".codex-proxy-"
 """How the name of the folder begins that exists while changes are written."""
 PERMISSIONS: Final = 0o777
 """The bits of a mode that are compared and written."""
+INTERRUPTED: Final = b"interrupted"
+"""The name of the file in that folder that says where its old files are from, until all changes are written."""
+_MAX_NOTED: Final = 64 << 20
+_OLD_FILE: Final = re.compile("old[0-9]+")
 _READ_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -65,6 +75,7 @@ def write_changes(
     ordered = sorted(changes, key=lambda change: change.path)
     removed = _checked(ordered)
     with opened_below("/", _parts_of_folder(folder)) as root:
+        put_back_interrupted(root)
         comparison = _Comparison(root, removed, exact_modes=exact_modes)
         differing = comparison.differing(ordered)
         if differing:
@@ -75,11 +86,12 @@ def write_changes(
 
 def differing_paths(folder: str, changes: Iterable[FileChange], *, exact_modes: bool = True) -> list[bytes]:
     """Returns the sorted paths at which something else is than a change expects, as `write_changes` does, and writes
-    nothing. Raises `ValueError` and `OSError`.
+    no changes. Raises `ValueError` and `OSError`.
     """
     ordered = sorted(changes, key=lambda change: change.path)
     removed = _checked(ordered)
     with opened_below("/", _parts_of_folder(folder)) as root:
+        put_back_interrupted(root)
         return _Comparison(root, removed, exact_modes=exact_modes).differing(ordered)
 
 
@@ -246,7 +258,11 @@ class _Writing:
         try:
             self._staging = os.open(self._name, _READ_FOLDER, dir_fd=self._root)
             self._stage(changes, content_of)
+            if _lock(self._staging):
+                _note_paths(self._staging, changes)
             self._exchange(changes)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(INTERRUPTED, dir_fd=self._staging)  # from here on the old files are not put back
         except BaseException as error:
             left = self._undo_all()
             if left:
@@ -406,12 +422,76 @@ class _Writing:
         """Removes the staging folder; if that fails, it stays, which changes nothing of what was written or undone."""
         with contextlib.suppress(OSError):
             if self._staging >= 0 and not keep:
-                for name in _names_in(self._staging):
+                for name in sorted(_names_in(self._staging), key=lambda name: name != INTERRUPTED):
                     os.unlink(name, dir_fd=self._staging)
             if not keep:
                 os.rmdir(self._name, dir_fd=self._root)
         if self._staging >= 0:
             os.close(self._staging)
+
+
+def _lock(folder: int) -> bool:
+    """Locks a folder until it is closed, or the program is killed. Returns whether that was possible: not if it is
+    locked already, or on a file system without locks.
+    """
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _note_paths(staging: int, changes: Sequence[FileChange]) -> None:
+    """Writes down where the old files are from, so that `put_back_interrupted` finds it."""
+    paths = {
+        f"old{index}": base64.b64encode(change.path).decode()
+        for index, change in enumerate(changes)
+        if change.before is not None
+    }
+    content = msgspec.json.encode(paths)
+    state = FileState("file", digest_of(content), len(content))
+    _write_file(staging, INTERRUPTED, [content], state, 0o600)
+    for name in (INTERRUPTED, b"."):
+        noted = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=staging)
+        try:
+            os.fsync(noted)
+        finally:
+            os.close(noted)
+
+
+def put_back_interrupted(root: int) -> None:
+    """Puts back the old files of writings that were killed, where nothing is. What programs obey, or has another file
+    in its place, stays in the folder beside: such a folder may also have come with a stranger's files.
+    """
+    for name in _names_in(root):
+        if name.startswith(os.fsencode(STAGING_PREFIX)):
+            with contextlib.suppress(OSError, ValueError, RecursionError):
+                _put_back(root, name)
+
+
+def _put_back(root: int, name: bytes) -> None:
+    staging = os.open(name, _READ_FOLDER, dir_fd=root)
+    try:
+        if not _lock(staging):
+            return
+        with os.fdopen(os.open(INTERRUPTED, _READ_FILE, dir_fd=staging), "rb", buffering=0) as file:
+            is_file = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+            content = _read(file, _MAX_NOTED) if is_file else b"{}"
+            paths = msgspec.json.decode(content, type=dict[str, str])
+        for old, coded in paths.items():
+            path = base64.b64decode(coded, validate=True)
+            if _OLD_FILE.fullmatch(old) and not why_refused(path):
+                with contextlib.suppress(OSError):
+                    *above, last = path.split(b"/")
+                    with opened_below(".", above, at=root, make=0o777) as place:
+                        os.link(old, last, src_dir_fd=staging, dst_dir_fd=place, follow_symlinks=False)
+                    os.unlink(old, dir_fd=staging)
+        if not any(each.startswith(b"old") for each in _names_in(staging)):
+            for each in _names_in(staging):
+                os.unlink(each, dir_fd=staging)
+            os.rmdir(name, dir_fd=root)
+    finally:
+        os.close(staging)
 
 
 def _depth_first(path: bytes) -> tuple[int, bytes]:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import errno
+import json
 import os
+import signal
 import stat
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable
@@ -353,3 +358,47 @@ def test_a_folder_that_is_made_again_has_the_mode_that_it_had(
     before, after = {b"d/a": Entry(b"a")}, {b"e": Entry(b"e")}
     assert write(tmp_path / "folder", before, after) == [b"e"]
     assert stat.S_IMODE((tmp_path / "folder" / "d").stat().st_mode) == 0o2777
+
+
+KILLED = """
+import os, signal, sys
+from codex_proxy.files.changes import FileChange, FileState, digest_of
+from codex_proxy.files.writing import write_changes
+
+def state(content):
+    return FileState("file", digest_of(content), len(content), 0o644)
+
+calls = []
+def link_or_die(*given, real=os.link, **options):
+    if calls:
+        os.kill(os.getpid(), signal.SIGKILL)
+    calls.append(1)
+    return real(*given, **options)
+
+os.link = link_or_die
+changes = [FileChange(path, state(b"old"), state(b"new")) for path in (b"a", b"b", b"d/c")]
+write_changes(sys.argv[1], [*changes, FileChange(b"e/f", state(b"old"), None)], lambda state: [b"new"])
+"""
+
+
+def test_the_files_of_a_writing_that_was_killed_are_put_back_by_the_next_one(tmp_path: Path) -> None:
+    put(tmp_path, {path: Entry(b"old") for path in (b"a", b"b", b"d/c", b"e/f", b"z")})
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert not (tmp_path / "b").exists()
+    (tmp_path / "b").write_bytes(b"of the user")
+    assert write(tmp_path, {b"z": Entry(b"old")}, {b"z": Entry(b"new")}) == []
+    found = {path: each.content for path, each in tree_at(tmp_path).items()}
+    kept = sorted(found.pop(path) for path in [*found] if b"/old" in path)
+    assert kept == [b"old", b"old"]  # of `a`, which was written, and of `b`
+    files = {path: content for path, content in found.items() if not path.startswith(STAGING_PREFIX.encode())}
+    expected = {b"a": b"new", b"b": b"of the user", b"d/c": b"old", b"e/f": b"old", b"z": b"new"}
+    assert {path: each for path, each in files.items() if not path.endswith(b"/")} == expected
+
+
+def test_a_stranger_s_folder_of_a_killed_writing_puts_nothing_where_programs_obey(tmp_path: Path) -> None:
+    put(tmp_path, {b"z": Entry(b"old"), b".codex-proxy-1/old0": Entry(b"#!/bin/sh", 0o755)})
+    hook = base64.b64encode(b".git/hooks/pre-commit").decode()
+    (tmp_path / ".codex-proxy-1" / "interrupted").write_text(json.dumps({"old0": hook}))
+    assert write(tmp_path, {b"z": Entry(b"old")}, {b"z": Entry(b"new")}) == []
+    assert not (tmp_path / ".git").exists()

@@ -23,7 +23,7 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.parts.cassettes import folder_files
 from codex_proxy.parts.cassettes.check import check_folder, compare, update
 from codex_proxy.parts.cassettes.file_lines import Line, ReplyLine
-from codex_proxy.parts.cassettes.folder_files import FolderError
+from codex_proxy.parts.cassettes.folder_files import FolderError, RecordedFolders
 from codex_proxy.parts.cassettes.format import read
 from codex_proxy.parts.cassettes.player import PlayedDialect, PlayedTransport, WholeCalls
 from codex_proxy.parts.cassettes.replay import Folder
@@ -434,12 +434,15 @@ async def test_an_expression_that_fits_digests_leaves_them_alone(place: Place) -
 
 
 async def test_the_cassettes_in_the_folder_of_a_turn_are_no_work_of_it(place: Place) -> None:
-    place.cassettes = place.folder / "cassettes"
-    async with place.recording() as server:
-        await ask(server, "[[fake:text]]")
-        await ask(server, marker(START, AFTER))
-    changed = [line.path for file in place.cassettes.glob("*.jsonl") for line in read(file).file_lines]
-    assert sorted(changed) == sorted(path for path in {*START, *AFTER} if START.get(path) != AFTER.get(path))
+    cassettes = place.folder / "cassettes"
+    cassettes.mkdir()
+    turn = Turn(model="m", history=(), mode="agent", sandbox="workspace-write", workdir=str(place.folder))
+    folder = RecordedFolders([cassettes]).of_turn(turn)
+    assert folder is not None
+    await folder.look()
+    (cassettes / "0001-of-another-turn.jsonl").write_text("{}")
+    (place.folder / "new").write_text("")
+    assert [each.path for each in await folder.changes()] == [b"new"]
 
 
 async def test_a_replay_writes_no_cassettes(place: Place) -> None:
