@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from codex_proxy.core.json_values import UNREADABLE, encode_json
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.files.changes import FileChange, FileState, digest_of
 from codex_proxy.files.foreign import why_refused
@@ -187,12 +188,24 @@ def file_line_of(changed: ChangedFile, scrub: Callable[[bytes], bytes]) -> FileL
             and _has_no_secret(patch.added_text, scrub)
         ):
             return FileLine(**given, patch=patch)
-    return FileLine(**given, text=scrub(text.encode()).decode("utf-8", "replace"))
+    return FileLine(**given, text=_scrubbed(text, scrub))
 
 
 def _has_no_secret(text: str, scrub: Callable[[bytes], bytes]) -> bool:
-    written = text.encode()
-    return scrub(written) == written
+    return _scrubbed(text, scrub) == text
+
+
+def _scrubbed(text: str, scrub: Callable[[bytes], bytes]) -> str:
+    """Returns a text without the secrets that are found in it, or in its JSON, which is one line."""
+    found = scrub(text.encode()).decode("utf-8", "replace")
+    written = encode_json(found)[1:-1]
+    scrubbed = scrub(written)
+    if scrubbed == written:
+        return found
+    try:
+        return msgspec.json.decode(b'"%b"' % scrubbed, type=str)
+    except UNREADABLE:  # an expression has cut an escape
+        return "<scrubbed>"
 
 
 def _mode_text(state: FileState) -> str:

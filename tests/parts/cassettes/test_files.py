@@ -497,3 +497,10 @@ async def test_what_this_request_denies_is_not_written(approve: bool) -> None:
     await asyncio.wait_for(ended.wait(), PATIENCE)
     assert written == [True] * approve
     assert ("what this request denies" in failures[0].message) is not approve
+
+
+async def test_a_secret_in_several_lines_is_in_no_cassette(place: Place) -> None:
+    key = b"-----BEGIN RSA PRIVATE KEY-----\nMIIEplanted\nagain\n-----END RSA PRIVATE KEY-----\n"
+    await place.record({**START, b"key": Entry(key)})
+    (line,) = (line for file in place.cassettes.glob("*.jsonl") for line in read(file).file_lines)
+    assert line.text == "<key>\n"
