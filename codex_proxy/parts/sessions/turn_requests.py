@@ -212,7 +212,7 @@ def _earlier_images(parsed: ParsedResponse) -> frozenset[str]:
 
 def _in_history(items: Sequence[Mapping[str, Any]]) -> int:
     """Returns how many items of a turn's history these become: a call of an MCP server has its output with it."""
-    return len(items) + sum(item["type"] == "mcp_call" for item in items)
+    return len(items) + sum(1 for item in items if item["type"] == "mcp_call")
 
 
 def _last_of(entries: Sequence[Entry], turn: str) -> int:

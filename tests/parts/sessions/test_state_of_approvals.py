@@ -252,7 +252,3 @@ def test_a_tool_that_is_named_as_a_form_is_asked_about_as_a_call() -> None:
     ask = ask_of(ApprovalRequested("q1", "mcp", "", calls), "mcpr_1", "turn_1")
     assert (ask.is_form, ask.fields, session_ask(ask)["form"]) == (False, [], False)
     assert ask.server_label == "agent (MCP server)", "what the agent itself asks for is shown otherwise"
-    driven = Driven()
-    driven.feed(used("c1", name="ask_user"))
-    (item,) = driven.entries.keys() - {"msg_1_1"}
-    assert driven.decide(request_id_of(item), "approve") == (True, [])
