@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,9 +31,8 @@ async def chromium() -> AsyncIterator[Browser]:
         yield started
         await started.close()
     # Playwright does not always wait for its driver, whose end this event loop has to see.
-    client: Any = manager._client
     async with asyncio.timeout(PATIENCE):
-        await client._transport._proc.wait()
+        await attrgetter("_client._transport._proc")(manager).wait()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -64,7 +64,7 @@ async def list_session_traces(request: web.Request) -> web.Response:
     pages = await _pages_of(store, owner, session.id, wanted, open_end=not behind)
 
     def traces() -> list[Trace]:
-        log = _by_turn(reversed(pages), wanted)
+        log = events_by_turn(reversed(pages), wanted)
         return [trace_object(session, turn, log[turn.id]) for turn in page.items]
 
     long = sum(len(each.logged) for each in pages) > FEW_ITEMS
@@ -108,7 +108,7 @@ def _size(page: LogPage) -> int:
     return sum(_LOGGED_BYTES + (len(each.row) if isinstance(each, Acted) else 0) for each in page.logged)
 
 
-def _by_turn(pages: Iterable[LogPage], turns: Mapping[str, str]) -> dict[str, list[Happened]]:
+def events_by_turn(pages: Iterable[LogPage], turns: Mapping[str, str]) -> dict[str, list[Happened]]:
     """Returns what was logged, by the turn in which it was. `turns`: their ids by the names of their first messages."""
     found: dict[str, list[Happened]] = {turn: [] for turn in turns.values()}
     turn = ""

