@@ -117,8 +117,8 @@ async def revert_turn(request: web.Request) -> web.Response:
 
     `force`: they are overwritten, and a snapshot keeps what was there.
     """
-    turn = await _turn(request)
     given, _ = await parse(request, wire.RevertBody)
+    turn = await _turn(request)
     files = await _files(request, turn)
     if files is None or files.state != "kept":
         raise conflict("The files of this turn are not kept. GET .../changes says why.")
