@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -456,7 +457,7 @@ async def test_a_body_that_is_still_sent_is_read_no_further(proxy: Proxy, tmp_pa
     ]  # they read none
     writers, replies = [], []
     for route in posts:
-        path = route.removeprefix("POST ").replace("{id}", "x").replace("{request_id}", "y")
+        path = re.sub(r"{\w+}", "x", route.removeprefix("POST "))
         path = path if path.startswith(("/api/", "/ui/", "/mcp")) else f"/v1{path}"
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.server.port)
         authorization = key_header("one")["Authorization"]
