@@ -128,5 +128,5 @@ def filled(path: str, ids: Mapping[str, str], **more: str) -> str:
     """A path of sessions, and of what is beside them, with the `ids` of `ids_of_agents`."""
     turn = ids["subagent's turn" if "{subagent_id}" in path else "turn"]
     thread = f"sthr_{ids['session'].partition('_')[2]}"
-    none = {"resource_id": "sesrsc_none", "request_id": "mcpr_none"}
+    none = {"resource_id": "sesrsc_none", "request_id": "mcpr_none", "artifact_id": "artifact_none"}
     return path.format(subagent_id=ids["subagent"], turn_id=turn, thread_id=thread, **none, **more)

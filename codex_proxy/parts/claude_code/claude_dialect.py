@@ -148,8 +148,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         self._tools: dict[str, Tool] = {}
         self._reader = StepReader(NO_TURN, self._tools)
         super().__init__(STATES, self._reader.events)
-        self._takes_mark = takes_mark
-        self._spoken = spoken
+        self._takes_mark, self._spoken = takes_mark, spoken
         self._feed = PendingLines((), 1)
         self._unready: set[str] = set()
         """Requests that must be answered before the history is written."""
@@ -183,8 +182,8 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         """Starts the turn on the stored session with which the process was started."""
         self._reopened = True
         self._reader.task_plan = TaskPlan(is_whole=False)
-        spoken = self._spoken or conversation(turn.history)
-        self._spoken = Conversation(spoken.system, lines_of(new_items))
+        system = (self._spoken or conversation(turn.history)).system
+        self._spoken = Conversation(system, lines_of(new_items))
         return self.begin(turn)
 
     def begin(self, turn: Turn) -> Step:

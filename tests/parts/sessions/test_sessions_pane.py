@@ -259,7 +259,7 @@ async def test_after_a_restart_of_the_server_what_was_missed_is_read(
         async with page_server(tmp_path) as proxy:
             page = await window.enter_async_context(open_page(browser, proxy))
             id = await begin(page)
-        broken = page.get_by_text(re.compile("The server (does not answer|has closed)"))
+        broken = page.get_by_text(re.compile("The server (does not answer|has closed)")).first
         await expect(broken).to_be_visible()
         async with page_server(tmp_path, port=proxy.server.port) as proxy:
             await AgentsClient(proxy).send(id, message("While nobody looked."))

@@ -181,12 +181,15 @@ def test_what_a_killed_server_has_left_is_removed_by_the_next_snapshot(tmp_path:
     take = snapshots_in(tmp_path, folder)
     take()
     [git] = (tmp_path / "snapshots").glob("*/git")
-    left = [git / "objects" / "pack" / "tmp_pack_x", git / "refs" / "latest.lock", git / "tmp_diffx"]
+    left = [
+        git / "objects" / "pack" / "tmp_pack_x",
+        git / "refs" / "latest.lock",
+        git / "codex-proxy-objects-abcdefgh.temporary",
+    ]
     left[0].write_bytes(b"half")
     left[1].touch()
-    left[2].mkdir()
+    left[2].mkdir(mode=0o700)
     (left[2] / "ab").mkdir()
-    os.utime(left[2], (0, 0))
     (folder / "a").write_text("2")
     take()
     assert not [path for path in left if path.exists()]
@@ -334,7 +337,8 @@ async def test_a_turn_begins_only_when_files_have_been_taken_back(tmp_path: Path
         await eventually(lambda: keeper.is_working_in(str(folder / "below")))
         turn = Turn(model="m", history=(), mode="agent", workdir=str(folder), sandbox="workspace-write")
         beginning = asyncio.create_task(keeper.prepare(turn))
-        await asyncio.wait({beginning}, timeout=0.05)
+        for _ in range(20):  # it would have begun by then, if it did not wait
+            await asyncio.sleep(0)
         assert not beginning.done()
         going.set()
         assert await writing
