@@ -5,9 +5,17 @@ here does IO.
 from __future__ import annotations
 
 import hashlib
-from typing import Literal
+import os
+from typing import Final, Literal, TypeAlias
 
 import msgspec
+
+StatusMark: TypeAlias = tuple[int, int, int, int, int]
+"""Mode, inode, size, and the times of the last change of the content and of anything, in nanoseconds: a file that has
+the same ones again need not be read again, unless it was changed within `FRESH` before.
+"""
+FRESH: Final = 2_000_000_000
+"""Nanoseconds: a file that was changed so shortly before may change once more without another time of change."""
 
 
 class FileState(msgspec.Struct, frozen=True):
@@ -35,3 +43,7 @@ class FileChange(msgspec.Struct, frozen=True):
 def digest_of(content: bytes) -> str:
     """Returns the id that git gives to a blob with this content, in 40 hex digits."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+
+
+def status_mark(status: os.stat_result) -> StatusMark:
+    return status.st_mode, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -20,7 +20,7 @@ from codex_proxy.core.beside_the_loop import beside_the_loop
 from codex_proxy.core.caches import LruCache
 from codex_proxy.core.own_errors import trace_of
 from codex_proxy.core.turn import Turn
-from codex_proxy.files.changes import FileState, digest_of
+from codex_proxy.files.changes import FRESH, FileState, StatusMark, digest_of, status_mark
 from codex_proxy.files.writing import PERMISSIONS, STAGING_PREFIX, content_at
 
 log = structlog.get_logger(__name__)
@@ -56,13 +56,8 @@ LEFT_OUT: Final = frozenset(
 """The names, in lower case, of folders that are not looked into: of version control, and of what programs make anew."""
 _OF_THE_SYSTEM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """The errors that say nothing about the file at which they come."""
-_FRESH: Final = 2_000_000_000
-"""Nanoseconds: what has changed so shortly before a look may change again without another time of change."""
 _READ_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-
-Mark: TypeAlias = tuple[int, int, int, int, int]
-"""Mode, inode, size, and the times of the last change of the content and of anything, in nanoseconds."""
 
 
 class FolderError(Exception):
@@ -70,7 +65,7 @@ class FolderError(Exception):
 
 
 class FoundFile(NamedTuple):
-    mark: Mark | None
+    mark: StatusMark | None
     """None: it is read again the next time."""
     state: FileState
     content: bytes | None
@@ -228,7 +223,7 @@ class _Look:
         self._known = known
         self._own = own
         self._until = time.monotonic() + MAX_SECONDS
-        self._fresh = time.time_ns() - _FRESH
+        self._fresh = time.time_ns() - FRESH
         self._bytes = self._kept = self._folders = 0
 
     def add_folder(self, here: int, path: bytes, depth: int) -> None:
@@ -261,7 +256,7 @@ class _Look:
             return
         if not (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)):
             return
-        mark = _mark_of(status)
+        mark = status_mark(status)
         self._count(status.st_size)
         known = self._known.get(key)
         if known is None or known.mark != mark:
@@ -284,7 +279,7 @@ class _Look:
             raise FolderError(f"there are more than {MAX_FILES} files and folders")
 
     def _read(self, here: int, name: str, status: os.stat_result) -> FoundFile:
-        mark = _mark_of(status)
+        mark = status_mark(status)
         if stat.S_ISLNK(status.st_mode):
             content = os.fsencode(os.readlink(name, dir_fd=here))
             return FoundFile(
@@ -298,12 +293,8 @@ class _Look:
         if not stat.S_ISREG(after.st_mode) or len(content) > MAX_FILE_BYTES:
             raise FolderError("a file grew while it was read")
         state = FileState("file", digest_of(content), len(content), after.st_mode & PERMISSIONS)
-        lasting = self._lasting(mark) if _mark_of(after) == mark else None
+        lasting = self._lasting(mark) if status_mark(after) == mark else None
         return FoundFile(lasting, state, content if len(content) <= MAX_KEPT_FILE_BYTES else None)
 
-    def _lasting(self, mark: Mark) -> Mark | None:
+    def _lasting(self, mark: StatusMark) -> StatusMark | None:
         return None if max(mark[3:]) >= self._fresh else mark
-
-
-def _mark_of(status: os.stat_result) -> Mark:
-    return status.st_mode, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

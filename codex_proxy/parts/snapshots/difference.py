@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 
 from codex_proxy.core.shown_text import escape, escape_lines
-from codex_proxy.files.changes import FileChange, FileState
+from codex_proxy.files.changes import FileChange, FileState, digest_of
 from codex_proxy.parts.snapshots import ignored
 from codex_proxy.parts.snapshots.git import GitDirectory, ObjectReader
 from codex_proxy.parts.snapshots.ignored import Rules
@@ -23,7 +23,7 @@ MAX_DIFF: Final = 256 << 10
 MAX_DIFFS: Final = 4 << 20
 """Maximum bytes of all hunks of an answer."""
 _NUMBER: Final = re.compile(rb"a/(\d+) b/")
-_EMPTY: Final = b"\xe6\x9d\xe2\x9b\xb2\xd1\xd6CK\x8b)\xaewZ\xd8\xc2\xe4\x8cS\x91"
+_EMPTY: Final = digest_of(b"").encode()
 """The digest of an empty file."""
 
 
@@ -124,7 +124,7 @@ def _content_differs(change: FileChange) -> bool:
 
 
 def _digest(state: FileState | None) -> bytes:
-    return _EMPTY.hex().encode() if state is None else state.digest.encode()
+    return _EMPTY if state is None else state.digest.encode()
 
 
 def _patches(sections: Sequence[bytes]) -> dict[int, bytes]:

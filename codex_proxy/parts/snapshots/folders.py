@@ -73,12 +73,7 @@ class FolderSnapshots:
         """
         with self._locked(until, name):
             known = self._read_known()
-            objects = NewObjects(self.path)
-            try:
-                taken = Walk(objects, limits, until).take(name.folder, known, rules)
-                objects.save(self.git)
-            finally:
-                objects.close()
+            taken = self._walk(name, limits, until, known, rules=rules)
             tree = taken.digest.hex()
             self.git.set_refs(dict.fromkeys((LATEST, *refs), tree))
             self._note_known(taken, changed=taken.digest != known.digest)
@@ -91,15 +86,28 @@ class FolderSnapshots:
         Returns its tree.
         """
         with self._locked(until, name):
-            objects = NewObjects(self.path)
-            try:
-                taken = Walk(objects, limits, until).take(name.folder, self._read_known(), wanted=paths)
-                objects.save(self.git)
-            finally:
-                objects.close()
+            taken = self._walk(name, limits, until, self._read_known(), wanted=paths)
             # What is known stays as it was: the next snapshot leaves the paths out again.
             self.git.set_refs({ref: taken.digest.hex()})
         return taken.digest.hex()
+
+    def _walk(
+        self,
+        name: FolderName,
+        limits: Limits,
+        until: float,
+        known: KnownFolder,
+        rules: RulesUsed | None = None,
+        wanted: Sequence[bytes] = (),
+    ) -> Taken:
+        """Makes a tree of what is in the folder, and adds what is new to the objects of git."""
+        objects = NewObjects(self.path)
+        try:
+            taken = Walk(objects, limits, until).take(name.folder, known, rules, wanted)
+            objects.save(self.git)
+        finally:
+            objects.close()
+        return taken
 
     def tidy(self) -> None:
         """Makes one pack of many. Snapshots of the folder wait meanwhile."""

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
+from codex_proxy.files.changes import FRESH, StatusMark, status_mark
 from codex_proxy.files.writing import STAGING_PREFIX
 from codex_proxy.parts.snapshots import ignored
 from codex_proxy.parts.snapshots.ignored import IgnoreFile, Rules
@@ -30,17 +31,13 @@ READS: Final = 3
 """How often a file is read that changes meanwhile."""
 TIMED: Final = 1000
 """After how many entries of a folder the time is looked at."""
-FRESH: Final = 2_000_000_000
-"""Nanoseconds: a file that was changed so shortly before may change once more without another time of change."""
 EVERYTHING: Final = Rules().with_file(ignored.parse(b"*"))
 REPOSITORY: Final = ".git"
 _OPEN_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
-Mark: TypeAlias = tuple[int, int, int, int, int]
-"""Mode, inode, size, and the times of the last change of content and of anything, in nanoseconds."""
 NO_MARK: Final = (0, 0, 0, 0, 0)
-KnownFile: TypeAlias = tuple[Mark, bool, bytes]
+KnownFile: TypeAlias = tuple[StatusMark, bool, bytes]
 """The mark of a file or link, whether it is kept, and its digest."""
 
 
@@ -151,7 +148,7 @@ class Walk:
                 continue
             last = last_files.get(name)
             # Most files are as they were: this is what a snapshot's time is spent for.
-            if last is not None and last[1] and last[0] == _mark_of(status):
+            if last is not None and last[1] and last[0] == status_mark(status):
                 files[name] = last
                 size += status.st_size
             elif name.lower() != REPOSITORY and not _is_staging(name, status):
@@ -235,7 +232,7 @@ class Walk:
     ) -> bool:
         """Adds what is no folder. Returns whether it has changed."""
         name = path[-1]
-        mark = _mark_of(status)
+        mark = status_mark(status)
         last = known.files.get(name)
         if last is not None and last[0] == mark:
             now.files[name] = last
@@ -258,26 +255,26 @@ class Walk:
         now.files[name] = (mark, True, digest)
         return last is None or last[1:] != (True, digest) or last[0][0] != mark[0]
 
-    def _content(self, here: int, name: str) -> tuple[bytes, Mark]:
+    def _content(self, here: int, name: str) -> tuple[bytes, StatusMark]:
         """Returns a file's content, and its mark. Raises `OSError`, also for one that is too large by now."""
         for _ in range(READS):
             self._check_time()
             descriptor = os.open(name, _OPEN_FILE, dir_fd=here)
             with os.fdopen(descriptor, "rb", buffering=0) as file:
-                before = _mark_of(os.fstat(descriptor))
+                before = status_mark(os.fstat(descriptor))
                 if not stat.S_ISREG(before[0]):
                     raise OSError("it is no regular file any more")
                 content = file.read(self._limits.file_bytes + 1)
                 while piece := file.read(self._limits.file_bytes + 1 - len(content)):
                     content += piece
-                after = _mark_of(os.fstat(descriptor))
+                after = status_mark(os.fstat(descriptor))
             if len(content) > self._limits.file_bytes:
                 raise OSError("it is too large")
             if before == after:
                 return content, after
         return content, (after[0], -1, *after[2:])
 
-    def _leave(self, path: tuple[str, ...], mark: Mark, known: KnownFolder, now: KnownFolder) -> bool:
+    def _leave(self, path: tuple[str, ...], mark: StatusMark, known: KnownFolder, now: KnownFolder) -> bool:
         """Notes what is there and is not kept. Returns whether that has changed."""
         self._name(path)
         found = (mark, False, object_digest("blob", repr(mark).encode()))
@@ -322,10 +319,6 @@ def _entry(file: KnownFile) -> TreeEntry:
 
 def _mode_in_tree(mode: int) -> int:
     return stat.S_IFLNK if stat.S_ISLNK(mode) else stat.S_IFREG | stat.S_IMODE(mode)
-
-
-def _mark_of(status: os.stat_result) -> Mark:
-    return status.st_mode, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _bytes_of(path: tuple[str, ...]) -> bytes:
