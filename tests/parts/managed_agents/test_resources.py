@@ -96,13 +96,15 @@ async def test_the_text_of_a_pdf_reaches_the_agent(proxy: Proxy, client: Managed
     )
     id = await client.new_session(initial_events=[message_of(naming(file))])
     data = {"type": "base64", "media_type": "application/pdf", "data": b64encode(pdfs.pdf("Other.")).decode()}
-    await client.send(id, message_of({"type": "document", "source": data}))
+
+    async def rests() -> bool:
+        return any(event["type"] == IDLE for event in await client.events(id))
+
+    await poll(rests)  # else the stream begins with the first turn
+    told = await client.turn(id, message_of({"type": "document", "source": data}))
     assert WORDS in (await client.events(id))[0]["content"][1]["text"]
-
-    async def is_told() -> bool:
-        return "Other." in str(await client.events(id))
-
-    await poll(is_told)
+    assert "Other." in told[0]["content"][1]["text"]
+    assert "Other." in said(told)[0]
 
 
 async def test_a_pdf_is_refused_where_it_cannot_be_read(

@@ -74,6 +74,7 @@ async def test_a_client_that_reads_again_gets_the_whole_answer(monkeypatch: pyte
         (connection,) = opened
         assert connection.protocol is not None
         connection.protocol.data_received(rest)  # at once: the system may give it in parts
+        assert reader.end is None
         exchange.resume()
         await eventually(lambda: reader.end)
         assert reader.end == End()
