@@ -424,16 +424,16 @@ class TurnRepair:
         was sent.
         """
         held.whole.add(key)
-        sent = held.text(key)
         if not whole.isascii():
             whole = without_surrogates(whole)
-        if whole.startswith(sent):
-            held.halves.pop(key, None)
-            if len(whole) > len(sent):
-                held.sent.setdefault(key, []).append(whole[len(sent) :])
-                self._out.append(_delta_of(held.id, key, whole[len(sent) :]))
-        else:
+        size = held.size_sent_of(key, whole)
+        if size is None:
             self._out.append(Notice("revised_text", key[0]))
+            return
+        held.halves.pop(key, None)
+        if rest := whole[size:]:
+            held.sent.setdefault(key, []).append(rest)
+            self._out.append(_delta_of(held.id, key, rest))
 
     def _is_text_open(self, held: SentItem, key: TextKey) -> bool:
         # A delta after the full text repeats a part of it.

@@ -86,6 +86,17 @@ class SentItem:
             pieces[:] = ("".join(pieces),)  # so that the next call does not join them again
         return pieces[0]
 
+    def size_sent_of(self, key: TextKey, whole: str) -> int | None:
+        """Returns how many characters of the full text `whole` were sent; None if it does not begin with what was sent.
+        The pieces are compared where they are: to join megabytes takes longer than to compare them.
+        """
+        size = 0
+        for piece in self.sent.get(key, ()):
+            if not whole.startswith(piece, size):
+                return None
+            size += len(piece)
+        return size
+
     @property
     def still_to_repeat(self) -> bool:
         """Whether the agent must still repeat some of the sent text."""

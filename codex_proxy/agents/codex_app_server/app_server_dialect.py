@@ -68,7 +68,7 @@ from codex_proxy.agents.shared.failures import (
     UNREADABLE_ERROR,
     retrying_event,
 )
-from codex_proxy.agents.shared.json_lines import UnreadableError, decode_part
+from codex_proxy.agents.shared.json_lines import UnreadableError, decode_part, decode_read_part
 from codex_proxy.core.events import (
     InputTaken,
     Notice,
@@ -500,7 +500,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         if params.turn_id is None or params.turn_id != self._turn_id:
             return  # items that we injected come back under another turn's id
         item = bytes(params.item)  # it may have megabytes, and each copy of them takes milliseconds
-        head = decode_part(item, RawItemHead)
+        head = decode_read_part(item, RawItemHead)
         if self._turn.subagents != 0:
             self._children.on_raw_item(head, item)
         if self._asked.kept:

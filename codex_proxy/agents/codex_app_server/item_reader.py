@@ -11,7 +11,7 @@ import msgspec
 from codex_proxy.agents.codex_app_server.own_tools import tool_use
 from codex_proxy.agents.codex_app_server.wire import TEXT_DELTA, Message, Params
 from codex_proxy.agents.dialect import Decision
-from codex_proxy.agents.shared.json_lines import decode_loosely, decode_part
+from codex_proxy.agents.shared.json_lines import decode_loosely, decode_part, decode_read_part
 from codex_proxy.core import items
 from codex_proxy.core.events import (
     Event,
@@ -450,7 +450,7 @@ def _with_use(details: ActionDetails | None, use: ToolUse) -> ActionDetails:
 
 def _item_of(params: Params) -> ThreadItem:
     """Returns the item, without fields of an unexpected type. Raises `UnreadableError`."""
-    return decode_part(params.item, ThreadItem, loosely=True)
+    return decode_read_part(params.item, ThreadItem, loosely=True)
 
 
 def _digest_of(item: ThreadItem) -> int:

@@ -88,10 +88,17 @@ def decode_part(json: bytes | msgspec.Raw, type: type[T], *, loosely: bool = Fal
     data = bytes(json)
     if is_too_costly(data):
         raise UnreadableError("it has too many values, or is nested too deep")
+    return decode_read_part(data, type, loosely=loosely)
+
+
+def decode_read_part(json: bytes | msgspec.Raw, type: type[T], *, loosely: bool = False) -> T:
+    """Like `decode_part`, for a field of a line that `decode_line` has found not to cost too much: a field of megabytes
+    is neither copied nor measured again.
+    """
     try:
         return msgspec.json.decode(json, type=type)
     except UNREADABLE as error:
-        value = _value_of(data)
+        value = _value_of(bytes(json))
         found = _convert(value, type)
         if found is None and loosely:
             found = _convert(value, type, loosely=True)
