@@ -434,7 +434,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     _page_api("turns", page.ui_turns),
     _page_api("turns/{id}", page.ui_turn),
     _page("GET /ui/api/turns/{id}/cassette", page.ui_cassette, "application/x-ndjson", kind="read"),
-    _page_api("live", page.ui_live),
+    _page_api("live", page.ui_live, head=False),
     _page_api(
         "stored",
         page.ui_stored,

@@ -187,6 +187,7 @@ class Names:
         for base in ("codex-5", "codev-5"):
             self._builtin[base] = None
             self._builtin.update({f"{base}-{effort}": effort for effort in _ALIAS_EFFORTS})
+        self._builtin[OWN_DEFAULT] = None
         self._agents = {name.lower(): default_model_of(catalog, name) for name in members}
         self._short: dict[str, list[str]] = {}
         for model in models if members else ():
@@ -250,7 +251,7 @@ class Names:
             return ResolvedModel(short[0])
         if name in self._agents:
             return ResolvedModel(self._agents[name])
-        return ResolvedModel(self.default) if name == OWN_DEFAULT else None
+        return None
 
 
 class ServiceTier(msgspec.Struct, frozen=True):

@@ -245,8 +245,16 @@ def test_only_an_agent_that_is_codex_lists_codex_5_and_no_list_is_empty(agent: s
         }
     named = {each.name: each for each in configured_agents(Settings(**spoken))}
     is_codex = next(iter(named.values())).spec.name in (*CODEX, "fake")
-    for models in ((), (AgentModel(id="own", is_default=True),)):
-        of_each = {name: AgentWithModels(name, *models) for name in named}
+    unlike_own = AgentModel(id="default"), AgentModel(id="codex-5")  # as another such server lists them
+    for models in (
+        (),
+        (AgentModel(id="own", is_default=True),),
+        (AgentModel(id="own", is_default=True), *unlike_own),
+    ):
+        first_name = next(iter(named))
+        of_each = {
+            name: AgentWithModels(name, *(models[:1] if name == first_name else models)) for name in named
+        }
         source: Any = of_each.get("") or AgentWithModels(
             "several",
             *(

@@ -99,6 +99,24 @@ async def test_head_has_the_status_and_headers_of_get_and_no_body(proxy: Proxy, 
     assert "x-request-id" in head.headers
 
 
+async def test_no_path_sends_a_body_to_head(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, test_endpoints=True) as proxy:
+        resources = [route.resource for route in proxy.app.router.routes() if route.method == "HEAD"]
+        paths = {each.canonical for each in resources if each is not None and "{" not in each.canonical}
+        assert "/livez" in paths
+        for path in sorted(paths):
+            reader, writer = await asyncio.open_connection(proxy.server.host, proxy.server.port)
+            ask = "{} HTTP/1.1\r\nHost: localhost\r\n{}\r\n"
+            writer.write(
+                (ask.format(f"HEAD {path}", "") + ask.format("GET /livez", "Connection: close\r\n")).encode()
+            )
+            sent = await asyncio.wait_for(reader.read(), PATIENCE)
+            writer.close()
+            head, _, rest = sent.partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 ")
+            assert rest.startswith(b"HTTP/1.1 200 OK\r\n"), (path, rest[:200])
+
+
 async def test_a_body_over_the_limit_is_413(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, body_limit=1000) as proxy:
         answer = await proxy.ask(user("x" * 1000))

@@ -20,7 +20,7 @@ from codex_proxy.parts.files.contents import PIECE_BYTES, Contents
 from codex_proxy.parts.files.objects import KIND, StoredFile, file_of, key_of, not_found, record_of, stored_id
 from codex_proxy.store.health import store_errors_as_faults
 from codex_proxy.store.store import Store
-from codex_proxy.store.values import PageRequest, StoreUnavailable
+from codex_proxy.store.values import PageRequest, StoreDamaged, StoreUnavailable
 
 log = structlog.get_logger(__name__)
 
@@ -129,10 +129,17 @@ class Files:
         return file
 
     async def read(self, owner: str, file: StoredFile, start: int, stop: int) -> AsyncIterator[bytes]:
-        """Yields the bytes of a file from `start` to before `stop`."""
+        """Yields the bytes of a file from `start` to before `stop`. Raises `Fault` NOT_FOUND if it is removed
+        meanwhile.
+        """
         with store_errors_as_faults():
-            async for chunk in self._contents.read(owner, file, start, stop):
-                yield chunk
+            try:
+                async for chunk in self._contents.read(owner, file, start, stop):
+                    yield chunk
+            except StoreDamaged:
+                if await self._store.record(owner, *key_of(file.id)) is None:
+                    raise not_found(file.id) from None
+                raise
 
     async def load(self, owner: str, id: str, limit: int) -> GivenFile | None:
         """Returns a whole file; None if there is none. Raises `Fault` REQUEST_TOO_LARGE above `limit` bytes."""
@@ -144,7 +151,10 @@ class Files:
                 f"With the {file.size} bytes of the file '{id}' the request is larger than this server takes"
             )
             raise Fault.of(FaultKind.REQUEST_TOO_LARGE, f"{message} (PROXY_BODY_LIMIT).")
-        data = b"".join([chunk async for chunk in self.read(owner, file, 0, file.size)])
+        try:
+            data = b"".join([chunk async for chunk in self.read(owner, file, 0, file.size)])
+        except Fault as fault:
+            return _none_if_unknown(fault)
         media_type = file.media_type
         if data.startswith(_PDF) and _OF_ANY_TYPE.fullmatch(media_type):
             media_type = "application/pdf"
@@ -159,9 +169,7 @@ class Files:
         try:
             return await self.find(owner, id)
         except Fault as fault:
-            if fault.failure.kind is FaultKind.NOT_FOUND:
-                return None
-            raise
+            return _none_if_unknown(fault)
 
     # --- receiving and removing -------------------------------------------------------------------
 
@@ -220,12 +228,15 @@ class Files:
         """Removes a file, and returns what it was. Raises `Fault` NOT_FOUND."""
         file = await self.find(owner, id)
         with store_errors_as_faults():
-            await self._remove(owner, file.id)
+            if not await self._remove(owner, file.id):
+                raise not_found(id)
         return file
 
-    async def _remove(self, owner: str, id: str) -> None:
-        await self._store.delete_record(owner, *key_of(id))
+    async def _remove(self, owner: str, id: str) -> bool:
+        """Removes a file; returns False if another request has removed it."""
+        removed = await self._store.delete_record(owner, *key_of(id))
         await self._contents.remove(id)
+        return removed
 
     async def sweep(self) -> None:
         """Removes expired files, and what is left of uploads that were cut off. Raises `StoreUnavailable`."""
@@ -246,3 +257,8 @@ class Files:
 
 def _bytes_of(files: list[StoredFile]) -> int:
     return sum(file.size for file in files)
+
+
+def _none_if_unknown(fault: Fault) -> None:
+    if fault.failure.kind is not FaultKind.NOT_FOUND:
+        raise fault

@@ -38,6 +38,7 @@ _ARGUMENTS: Final = {
     "environment.workspace_directory": "folder",
     SANDBOX_HEADER: "sandbox",
     "agent.model": "model",
+    "GET /v1/models lists": "list_agents lists",
 }
 INSTRUCTIONS: Final = (
     "Starts coding agents that work on their own, each in a session. Start one with start_session, then call "
@@ -110,7 +111,7 @@ async def call_tool(
 
 
 def _refusal(fault: Fault) -> str:
-    """Returns what a fault says, with the names of a tool's arguments in place of those of the Agents API."""
+    """Returns what a fault says, with the names of tools and their arguments in place of those of the APIs."""
     said = (
         f"{fault.failure.message} (`{fault.failure.param}`)" if fault.failure.param else fault.failure.message
     )

@@ -24,7 +24,7 @@ from codex_proxy.parts.sessions.service import Sessions
 from codex_proxy.parts.sessions.sessions import Content, Session, folder_environment
 from codex_proxy.parts.sessions.summaries import newest_summarized, title_of
 from codex_proxy.store.values import PageRequest
-from codex_proxy.surfaces.models import OWN_DEFAULT, listed_names, resolve
+from codex_proxy.surfaces.models import OWN_DEFAULT, ModelCatalog, listed_names, resolve
 from codex_proxy.surfaces.requests.options import sandbox_of
 
 WAIT_SECONDS: Final = 50.0
@@ -64,6 +64,12 @@ async def start_session(caller: Caller, given: arguments.StartSession, _: Tell) 
     id, now = sessions.new_id("sess_"), sessions.now()
     depth = next_depth(sessions.with_a_turn(owner), by_agent=caller.by_agent)
     client, model = caller.client, _model(caller, given)
+    plain = resolve(model, client.catalog).plain
+    if plain and (given.folder or given.sandbox):
+        raise bad_request(
+            "A model server has no folder and runs no commands. Leave `folder` and `sandbox` out, or name an agent.",
+            "folder" if given.folder else "sandbox",
+        )
     session = Session(
         id=id,
         created_at=now,
@@ -71,7 +77,7 @@ async def start_session(caller: Caller, given: arguments.StartSession, _: Tell) 
         agent_id=sessions.new_id("agent_"),
         agent=AgentSettings(model=model),
         environment=folder_environment(id, given.folder or client.workspace.folder)
-        if not resolve(model, client.catalog).plain
+        if not plain
         else {"type": "none"},
         metadata={DEPTH: str(depth)},
         sandbox="" if given.sandbox is None else sandbox_of(given.sandbox, client.settings.sandbox),
@@ -83,11 +89,11 @@ async def start_session(caller: Caller, given: arguments.StartSession, _: Tell) 
         prepared = await sessions.turn_requests.check_settings(owner, session, [message])
         live = sessions.new(owner, session)
         await sessions.run(sessions.create(live, [message], prepared))
+    works_in = {"folder": prepared.turn.workdir, "sandbox": prepared.turn.sandbox}
     return {
         "session_id": id,
         "agent": sessions.turn_requests.agent_of(prepared),
-        "folder": prepared.turn.workdir,
-        "sandbox": prepared.turn.sandbox,
+        **({} if plain else works_in),
         "state": "working",
         "next": "Call wait_session.",
     }
@@ -110,12 +116,15 @@ def _model(caller: Caller, given: arguments.StartSession) -> str:
         return given.model or OWN_DEFAULT
     if given.model is None:
         return agent
-    own = resolve(given.model, catalog).agent_model if MODEL_SEPARATOR in given.model else ""
-    return (
-        given.model
-        if own.startswith(f"{agent}{MODEL_SEPARATOR}")
-        else f"{agent}{MODEL_SEPARATOR}{given.model}"
-    )
+    return given.model if _is_of(agent, given.model, catalog) else f"{agent}{MODEL_SEPARATOR}{given.model}"
+
+
+def _is_of(agent: str, model: str, catalog: ModelCatalog) -> bool:
+    """Whether a name, as it is, means a model of the agent."""
+    try:
+        return resolve(model, catalog).agent_model.startswith(f"{agent}{MODEL_SEPARATOR}")
+    except Fault:  # there is none, or several agents have it
+        return False
 
 
 async def continue_session(caller: Caller, given: arguments.ContinueSession, _: Tell) -> Result:

@@ -13,7 +13,7 @@ import pytest
 
 from codex_proxy.app.system import RandomIds
 from codex_proxy.commands.store import check
-from codex_proxy.core.faults import Fault
+from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.parts import absent_part
 from codex_proxy.parts.files import FilesTable
 from codex_proxy.parts.files.contents import PIECE_BYTES, Folder, Pieces
@@ -132,7 +132,7 @@ async def test_a_deleted_file_leaves_no_bytes(make: Make) -> None:
     assert (await store.stats()).records == 0
     with pytest.raises(Fault) as fault:
         await bytes_of(files, file)
-    assert fault.value.failure.code == "store_damaged"
+    assert fault.value.failure.kind is FaultKind.NOT_FOUND
 
 
 async def test_a_cancelled_upload_leaves_nothing(make: Make) -> None:

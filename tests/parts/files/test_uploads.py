@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
+from codex_proxy.core.faults import Fault
+from codex_proxy.core.keys import NO_KEY_OWNER
 from codex_proxy.parts.files import upload as upload_module
+from codex_proxy.parts.files.objects import StoredFile
 from tests.http.serving import Proxy, fake_proxy, until
 from tests.parts.files.sending import (
     ANTHROPIC,
@@ -49,6 +52,23 @@ async def test_the_bytes_lie_beside_the_store_for_their_owner_alone(proxy: Proxy
     assert (folder / id).stat().st_mode & 0o777 == 0o600
     assert (await proxy.send("DELETE", f"/v1/files/{id}")).status == 200
     assert left(tmp_path) == []
+
+
+async def test_a_file_that_is_deleted_while_it_is_read_is_an_unknown_one(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id, files = await uploaded(proxy, data=b"Hello."), files_of(proxy)
+    found = await files.find(NO_KEY_OWNER, id)
+    assert (await proxy.send("DELETE", f"/v1/files/{id}")).status == 200
+
+    async def found_before(*_: str) -> StoredFile:
+        return found
+
+    monkeypatch.setattr(files, "find", found_before)
+    assert await files.load(NO_KEY_OWNER, id, 100) is None
+    with pytest.raises(Fault, match="No such file"):
+        [each async for each in files.read(NO_KEY_OWNER, found, 0, 6)]
+    assert (await proxy.send("DELETE", f"/v1/files/{id}")).status == 404
 
 
 async def test_the_fields_may_come_behind_the_file(proxy: Proxy) -> None:

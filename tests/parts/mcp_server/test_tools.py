@@ -61,6 +61,32 @@ async def test_every_tool_is_described_with_its_arguments(proxy: Proxy) -> None:
         assert not any("approv" in name or "ask" in name for name in tools)
 
 
+async def test_what_list_agents_lists_start_session_takes(tmp_path: Path) -> None:
+    agents = {"fake": {}, "other": {"agent": "fake"}}
+    async with fake_proxy(tmp_path, **FAKE, agents=agents) as proxy, mcp_client(proxy) as client:
+        listed = (await called(client, "list_agents"))["agents"]
+        pairs = [(each["agent"], model) for each in listed for model in each["models"]]
+        assert {agent for agent, _ in pairs} == set(agents)
+        for agent, model in pairs:
+            started = await called(client, "start_session", prompt="Hello.", agent=agent, model=model)
+            assert started["agent"] == agent, model
+            await called(client, "wait_session", session_id=started["session_id"])
+        wrong = await refused(client, "start_session", prompt="Hello.", agent="other", model="nothing")
+        assert "list_agents" in wrong
+
+
+@pytest.mark.part("upstream")
+async def test_a_model_server_has_no_folder(tmp_path: Path) -> None:
+    agents: dict[str, Any] = {"agents": {"fake": {}}, "upstreams": {"up": {"url": "http://127.0.0.1:9/v1"}}}
+    async with fake_proxy(tmp_path, **FAKE, **agents) as proxy, mcp_client(proxy) as client:
+        new: dict[str, Any] = {"prompt": "Hi.", "model": "up/any"}
+        for name, value in {"folder": "/nothing", "sandbox": "read-only"}.items():
+            assert f"(`{name}`)" in await refused(client, "start_session", **new, **{name: value})
+        started = await called(client, "start_session", **new)
+        assert started["agent"] == "up"
+        assert not started.keys() & {"folder", "sandbox"}
+
+
 async def test_a_session_is_one_of_the_agents_api(proxy: Proxy) -> None:
     async with mcp_client(proxy) as client:
         id = (await called(client, "start_session", prompt="Hello."))["session_id"]
