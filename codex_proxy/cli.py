@@ -56,6 +56,20 @@ def load_settings(flags: dict[str, Any], config_file: Path | None) -> Any:
         raise click.UsageError(str(error)) from error
 
 
+def _import_structlog() -> None:
+    """Imports structlog as if the packages were not installed that it would import for tracebacks and threads which a
+    server has not. One that is imported already stays as it is. Called while no other thread imports.
+    """
+    hidden = [name for name in ("rich", "greenlet") if name not in sys.modules]
+    for name in hidden:
+        sys.modules[name] = None  # type: ignore[assignment]  # Python's way to say that there is none
+    try:
+        import structlog  # noqa: F401
+    finally:
+        for name in hidden:
+            del sys.modules[name]
+
+
 SETTINGS_OPTION = config_option("settings", lambda _context, _option, file: load_settings({}, file))
 """The option for the settings file; the command gets the `Settings`."""
 JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -89,6 +103,7 @@ def serve(config_file: Path | None, worker: int, **flags: Any) -> None:
     """
     # `worker` is this process's number among several, which a part has started (`Part.serve`); 0 for none of them.
     gc.disable()  # until it serves: what is imported stays, and looking at it again and again takes a fifth of the time
+    _import_structlog()
     from codex_proxy.app.logs import capture_other_logs, configure, use_log_streams
     from codex_proxy.process.own_process import (
         EventLoop,
