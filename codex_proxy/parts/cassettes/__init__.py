@@ -30,6 +30,6 @@ PART: Final = Part(
     },
     commands="codex_proxy.parts.cassettes.commands:commands",
     chosen_agent="codex_proxy.parts.cassettes.settings:chosen_agent",
-    checks="codex_proxy.parts.cassettes.serving:checks",
-    server="codex_proxy.parts.cassettes.serving:server_part",
+    checks="codex_proxy.parts.cassettes.server_part:checks",
+    server="codex_proxy.parts.cassettes.server_part:server_part",
 )

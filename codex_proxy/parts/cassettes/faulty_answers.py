@@ -13,6 +13,7 @@ from typing import Any, Final
 from aiohttp import web
 from aiohttp.http import StreamWriter
 
+from codex_proxy.app.server_parts import ServerPart, ServerParts
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.http.body import read_body
 from codex_proxy.http.endpoint import Handler, endpoint_of
@@ -30,6 +31,20 @@ LOOK_SECONDS: Final = 0.1
 NO_LINGER: Final = struct.pack("ii", 1, 0)
 
 FAULT: Final = web.RequestKey("stream_fault", StreamFault)
+
+
+class FaultsOfFake(ServerPart):
+    """Gives a server with the fake agent the faults."""
+
+    def __init__(self) -> None:
+        self._has_fake = False
+
+    async def start(self, server: ServerParts) -> None:
+        self._has_fake = any(each.spec.is_fake for each in server.configured.values())
+
+    def add_to(self, app: web.Application) -> None:
+        if self._has_fake:
+            add_faults(app)
 
 
 def add_faults(app: web.Application) -> None:

@@ -4,7 +4,6 @@ both, which see each request before its handler does.
 
 from __future__ import annotations
 
-import asyncio
 import getpass
 import os
 import socket
@@ -19,7 +18,7 @@ from pydantic import BaseModel, SecretStr
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.configured.agents import is_plain_only, make_agent
 from codex_proxy.agents.spec import AgentContext, AgentSpec
-from codex_proxy.app.server_parts import ExampleRequest, ServerPart, ServerParts
+from codex_proxy.app.server_parts import ExampleRequest, ServerParts
 from codex_proxy.app.system import RandomIds
 from codex_proxy.core.checks import Check, CheckBuilder, failed_check
 from codex_proxy.files.private import why_not_created
@@ -28,7 +27,7 @@ from codex_proxy.http.middleware.access import keys_in
 from codex_proxy.http.middleware.content_log import watch_contents
 from codex_proxy.http.server_info import RECORDING_TROUBLE
 from codex_proxy.parts.cassettes.content import KEY
-from codex_proxy.parts.cassettes.faulty_answers import add_faults
+from codex_proxy.parts.cassettes.faulty_answers import FaultsOfFake, add_faults
 from codex_proxy.parts.cassettes.format import Cassette
 from codex_proxy.parts.cassettes.recorder import RecordedExchange, Recorder
 from codex_proxy.parts.cassettes.replay import (
@@ -116,20 +115,19 @@ def common_settings(cassettes: Collection[Cassette], settings: Settings) -> dict
     return {name: found[0] for name, found in values.items() if all(value == found[0] for value in found)}
 
 
-class Cassettes(ServerPart):
-    """The recorder and the replayed folder of a server, if it has one, and the faults that tests ask for."""
+class Cassettes(FaultsOfFake):
+    """The recorder and the replayed folder of a server, and the faults that tests ask for."""
 
     def __init__(self, settings: Settings, recorder: Recorder | None, folder: Folder | None) -> None:
         """`settings`: the server's; when replaying, with the recorded ones. `recorder` records every turn; the
         cassettes of `folder` answer.
         """
+        super().__init__()
         self._settings = settings
         self._recorder = recorder
         self._folder = folder
         self._missing: Agent | None = None
         """The agent that answers what the folder does not."""
-        self._has_fake = False
-        """Whether the server has the fake agent."""
 
     def settings(self, settings: Settings) -> Settings:
         return self._settings
@@ -145,9 +143,6 @@ class Cassettes(ServerPart):
         self._missing = await make_agent(msgspec.structs.replace(context, settings=own))
         return ReplayAgent(self._folder, pace, self._missing, self._recorder.flush, files)
 
-    async def start(self, server: ServerParts) -> None:
-        self._has_fake = any(each.spec.name == "fake" for each in server.configured.values())
-
     def tools(self, server: ServerParts) -> RecordedTools | None:
         """Returns the recorded MCP tools, if only cassettes answer."""
         if self._folder is None or self._recorder is not None:
@@ -158,8 +153,9 @@ class Cassettes(ServerPart):
         """The recording middleware is the outermost but for traces, to see the answers of all others."""
         if self._folder is not None:
             app.middlewares.append(replay_middleware)
-        if self._folder is not None or self._has_fake:
             add_faults(app)
+        else:
+            super().add_to(app)
         recorder = self._recorder
         if recorder is not None:
             app.middlewares.insert(0, recording_middleware(recorder))
@@ -198,7 +194,7 @@ class Cassettes(ServerPart):
             await self._recorder.close()
 
 
-def server_part(settings: Settings, environ: Mapping[str, str]) -> Cassettes:
+def cassettes_of(settings: Settings, environ: Mapping[str, str]) -> Cassettes:
     """Returns the recorder and folder for a server's settings. Raises `CassetteError`."""
     own = table_of(settings)
     folder = None
@@ -208,13 +204,7 @@ def server_part(settings: Settings, environ: Mapping[str, str]) -> Cassettes:
     return Cassettes(settings, recorder_of(settings, environ), folder)
 
 
-async def checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
-    """Checks where turns are recorded, if they are: `failed` if the server would not start."""
-    folder = table_of(settings).record
-    return [] if folder is None else [await asyncio.to_thread(_check_folder, folder, settings, environ)]
-
-
-def _check_folder(folder: Path, settings: Settings, environ: Mapping[str, str]) -> Check:
+def check_folder(folder: Path, settings: Settings, environ: Mapping[str, str]) -> Check:
     check = CheckBuilder("recordings", path=str(folder), exists=folder.exists())
     try:
         check_recording(settings, environ)
