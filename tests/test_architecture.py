@@ -177,6 +177,7 @@ IMPORT_LATE = frozenset(
         "http.metrics",  # what the server's metrics have imported
         "http.server_info",  # the schemas of GET /openapi.json
         "parts.mcp.servers",  # the MCP package, with 290 modules
+        "tools.schemas",  # the engine of JSON schemas, one library with 3 MB
         "process.warden",  # a program of its own, which starts for every child
         "workers.pdf_worker",  # a process of its own
     }

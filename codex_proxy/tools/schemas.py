@@ -5,17 +5,18 @@ years: call `is_quick` first, and leave others to `workers/schema_checks.py`.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
-from typing import Any, Final
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any, Final
 
-import jsonschema_rs
 import msgspec
-from jsonschema_rs import Draft202012Validator, ValidationErrorKind, Validator
 
 from codex_proxy.core.caches import LruCache
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.tools.strict_schemas import StrictForm, undo_strict_form
+
+if TYPE_CHECKING:
+    from jsonschema_rs import RegexOptions, ValidationError, Validator
 
 HEAVY_CLASS = 160
 """The number of characters that a Unicode class counts as in a pattern."""
@@ -165,8 +166,13 @@ MAX_QUICK_WORK = 400_000
 MAX_READY_BYTES = 4 * 1024 * 1024
 """Maximum bytes of cached schemas, whose compiled forms are up to twenty times as large."""
 
-_PATTERNS = jsonschema_rs.RegexOptions()
-"""The engine for patterns: it matches in linear time, without lookaround and back references."""
+
+@cache
+def _patterns() -> RegexOptions:
+    """Returns the engine for patterns: it matches in linear time, without lookaround and back references."""
+    from jsonschema_rs import RegexOptions  # here and below imported when it is needed: it takes 3 MB
+
+    return RegexOptions()
 
 
 class NotASchemaError(ValueError):
@@ -186,6 +192,8 @@ def _validator_of(schema: bytes) -> Validator:
 
 
 def _validator(schema: bytes) -> Validator:
+    from jsonschema_rs import ValidationError, ValidationErrorKind
+
     if len(schema) > MAX_SCHEMA_BYTES:
         raise NotASchemaError(f"it is larger than {MAX_SCHEMA_BYTES >> 10} KiB")
     try:
@@ -196,33 +204,39 @@ def _validator(schema: bytes) -> Validator:
         raise NotASchemaError("it is neither an object nor a boolean")
     try:
         return _compile(value)
-    except jsonschema_rs.ValidationError as error:
+    except ValidationError as error:
         if not (isinstance(error.kind, ValidationErrorKind.Format) and error.kind.format == "regex"):
             raise _not_a_schema(error) from error
     try:
         return _compile(_without_unreadable_patterns(value))
-    except jsonschema_rs.ValidationError as error:
+    except ValidationError as error:
         raise _not_a_schema(error) from error
 
 
 def _compile(value: dict[str, Any] | bool) -> Validator:
+    from jsonschema_rs import ValidationError
+
     try:
         # No formats: they are annotations, and a provider knows others.
-        return _draft(value)(value, validate_formats=False, pattern_options=_PATTERNS, offline=True)
-    except jsonschema_rs.ValidationError:
+        return _draft(value)(value, validate_formats=False, pattern_options=_patterns(), offline=True)
+    except ValidationError:
         raise
     except ValueError as error:  # the engine takes 255 levels; everything else in it is JSON
         raise NotASchemaError("it is nested too deeply") from error
 
 
 def _draft(value: dict[str, Any] | bool) -> type[Validator]:
+    from jsonschema_rs import Draft202012Validator, validator_cls_for
+
     try:
-        return jsonschema_rs.validator_cls_for(value)
+        return validator_cls_for(value)
     except (ValueError, TypeError):
         return Draft202012Validator
 
 
-def _not_a_schema(error: jsonschema_rs.ValidationError) -> NotASchemaError:
+def _not_a_schema(error: ValidationError) -> NotASchemaError:
+    from jsonschema_rs import ValidationErrorKind
+
     if isinstance(error.kind, ValidationErrorKind.Referencing):
         return NotASchemaError(
             f"a reference in it cannot be resolved, and remote schemas are not fetched: {_shorten(error.message)}"
@@ -264,9 +278,11 @@ def violation(schema: bytes, text: str) -> str | None:
         value = msgspec.json.decode(text)
     except UNREADABLE as error:
         return f"it is not valid JSON: {error}"
+    from jsonschema_rs import ValidationError
+
     try:
         _validator_of(schema).validate(value)
-    except jsonschema_rs.ValidationError as error:
+    except ValidationError as error:
         return f"at {_path(error.instance_path)}: {_shorten(error.message)}"
     except ValueError as fault:  # no schema, or a text with more levels than the engine takes
         return f"the schema cannot be applied: {_shorten(str(fault))}"
@@ -323,9 +339,11 @@ def _without_unreadable_patterns(schema: Any) -> Any:
 
 
 def _is_readable(pattern: str) -> bool:
+    from jsonschema_rs import Draft202012Validator, ValidationError
+
     try:
-        Draft202012Validator({"pattern": pattern}, pattern_options=_PATTERNS)
-    except jsonschema_rs.ValidationError:
+        Draft202012Validator({"pattern": pattern}, pattern_options=_patterns())
+    except ValidationError:
         return False
     return True
 
