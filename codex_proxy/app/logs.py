@@ -26,8 +26,11 @@ from codex_proxy.core.shown_text import escape, escape_json
 log = structlog.get_logger(__name__)
 
 LogEvent = MutableMapping[str, Any]
+_BARE: Final = re.compile(r"""[!#-&(-<>-~]*""")
+"""Matches ASCII that is written as it is: printable, without blanks, quotes and `=`."""
 _QUOTED: Final = re.compile(r"""[ \t=\r\n"']""")
 """Matches what makes a text be quoted."""
+_NUMBERS: Final = (int, float, bool, type(None))
 
 
 def configure(
@@ -47,8 +50,8 @@ def configure(
         renderers: list[Any] = [structlog.processors.JSONRenderer(), lambda *given: escape_json(given[2])]
     else:
         # Escaped before it is rendered: afterwards the renderer's own colours could not be told apart.
-        console = structlog.dev.ConsoleRenderer(colors=True) if sys.stderr.isatty() else plain_line
-        renderers = [_escape_values, console]
+        coloured = [_escape_values, structlog.dev.ConsoleRenderer(colors=True)]
+        renderers = coloured if sys.stderr.isatty() else [plain_line]
     structlog.configure(
         processors=[*shared, *renderers],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
@@ -94,23 +97,28 @@ def _escape_values(_logger: Any, _method: str, event: LogEvent) -> LogEvent:
     for name, value in event.items():
         if name == "event":
             event[name] = escape(str(value))
-        elif not isinstance(value, int | float | None) and not (
-            isinstance(value, str) and value.isprintable()
-        ):
+        elif not isinstance(value, _NUMBERS) and not (isinstance(value, str) and value.isprintable()):
             event[name] = _PlainText(escape(repr(value)))
     return event
 
 
 def plain_line(_logger: Any, _method: str, event: LogEvent) -> str:
-    """Renders an event as structlog's `ConsoleRenderer` without colours does, in half of the time."""
-    parts = [f"{event.pop('timestamp')} [{event.pop('level'):<9}] {event.pop('event'):<30}"]
+    """Renders an event as structlog's `ConsoleRenderer` without colours does, and escapes its values."""
+    name = escape(str(event.pop("event")))
+    parts = [f"{event.pop('timestamp')} [{event.pop('level'):<9}] {name:<30}"]
     if "logger" in event:
-        parts.append(f"[{event.pop('logger')}]")
+        parts.append(f"[{_plain_value(event.pop('logger'))}]")
     for name in sorted(event):
         value = event[name]
-        is_bare = isinstance(value, str) and _QUOTED.search(value) is None
-        parts.append(f"{name}={value if is_bare else repr(value)}")
+        is_bare = _BARE.fullmatch(value) if type(value) is str else type(value) in _NUMBERS
+        parts.append(f"{name}={value if is_bare else _plain_value(value)}")  # most values are bare
     return " ".join(parts).rstrip(" ")
+
+
+def _plain_value(value: object) -> str:
+    if isinstance(value, str) and value.isprintable() and _QUOTED.search(value) is None:
+        return value
+    return escape(repr(value))
 
 
 # --- what others say ------------------------------------------------------------------------------
