@@ -319,7 +319,7 @@ async def parse_body(
     read = partial(_parse_with_pdfs, request, parse=parse, skips_unreadable=skips_unreadable)
     try:
         parsed = await read(body)
-        routed = route_body(request, body, parsed) if ROUTER in request.app else None
+        routed = route_body(request, body, parsed) if request.app.get(ROUTER) else None
     except Fault as fault:
         by_name = await _parse_for_route(request, body, read, fault.failure)
         if by_name is None:

@@ -144,9 +144,11 @@ class Runner(web.AppRunner):
 
 
 class _Request(web.Request):
-    """A request that knows its application, which aiohttp looks for anew each time: thirty times in a request."""
+    """A request that knows its application, which aiohttp looks for anew each time: thirty times in a request.
+    Its `get` is that of a dictionary: aiohttp's raises and catches an error for each key that is absent.
+    """
 
-    __slots__ = ("app",)
+    __slots__ = ("app", "get")
 
 
 def _make_request(app: web.Application, message: RawRequestMessage, *rest: Any) -> web.Request:
@@ -159,9 +161,9 @@ def _make_request(app: web.Application, message: RawRequestMessage, *rest: Any) 
         headers = CIMultiDict(message.headers)
         del headers["Expect"]
         message = message._replace(headers=CIMultiDictProxy(headers))
-    make = partial(app._make_request, _cls=_Request)
-    request = make(message, *rest)
+    request = app._make_request(message, *rest, _cls=_Request)  # type: ignore[misc]  # `rest` is short enough
     request.app = app  # type: ignore[misc]  # a property of aiohttp's, and none here
+    request.get = request._state.get  # type: ignore[method-assign]  # in the slot
     if waits:
         request[WAITS_TO_SEND] = True
     return request

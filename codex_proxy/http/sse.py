@@ -285,7 +285,7 @@ def stream_slot(request: web.Request) -> Iterator[None]:
     try:
         slots.acquire(request_id, owner)
     finally:
-        if TEST_ENDPOINTS in request.app:
+        if request.app.get(TEST_ENDPOINTS) is not None:
             request[REPLY_HEADERS] |= {
                 "X-Conc-Before": str(before),
                 "X-Conc-After": str(slots.active),

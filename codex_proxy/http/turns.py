@@ -165,7 +165,7 @@ def start_timings(request: web.Request) -> TurnTimings:
         notes["empty"] = reason
 
     timings = request[TIMINGS] = TurnTimings(
-        request.app[CLOCK], on_served, on_empty, counts=METER in request.app
+        request.app[CLOCK], on_served, on_empty, counts=request.app.get(METER) is not None
     )
     return timings
 
