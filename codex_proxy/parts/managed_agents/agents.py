@@ -252,7 +252,11 @@ def _shown(tools: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     for tool in tools:
         kind = tool["type"]
         if kind == TOOLSET:
-            yield dict(tool)
+            configs = [
+                {**each, "url_sources": None} if each["name"] == "web_fetch" else each
+                for each in tool["configs"]
+            ]
+            yield {**tool, "configs": configs}
         elif kind == "function":
             names = {"name": tool["name"], "description": tool["description"]}
             yield {"type": "custom", **names, "input_schema": {**tool["parameters"], "type": "object"}}

@@ -45,7 +45,13 @@ async def test_a_toolset_is_answered_with_the_defaults_and_with_what_was_named(t
                 "default_config": {"enabled": True, "permission_policy": ASK},
                 "configs": [
                     {"name": "read", "type": "read", "enabled": True, "permission_policy": ALLOW},
-                    {"name": "web_fetch", "type": "web_fetch", "enabled": False, "permission_policy": ASK},
+                    {
+                        "name": "web_fetch",
+                        "type": "web_fetch",
+                        "enabled": False,
+                        "permission_policy": ASK,
+                        "url_sources": None,
+                    },
                 ],
             }
         ]

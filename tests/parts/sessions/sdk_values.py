@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from typing_extensions import TypeAliasType
@@ -20,6 +20,25 @@ MAY_LACK = {
 }
 """The fields that OpenAI's SDK for JavaScript has as optional: all others have to be there, be it as null. The types
 of the SDK for Python do not tell."""
+
+_MAY_BE_NULL: Final[Mapping[str, set[str]]] = {
+    "BetaEnvironment": {"archived_at", "description"},
+    "BetaManagedAgentsAgent": {"archived_at", "description", "multiagent", "system"},
+    "BetaManagedAgentsSession": {"archived_at", "budget", "title"},
+    "BetaManagedAgentsSessionAgent": {"description", "multiagent", "system"},
+    "BetaManagedAgentsSessionRefusalStopDetails": {"category", "explanation"},
+    "BetaManagedAgentsSessionStatusIdleEvent": {"stop_details"},
+    "BetaManagedAgentsSessionThread": {
+        *("archived_at", "parent_thread_id", "stats", "usage", "workflow_run_id"),
+    },
+    "BetaManagedAgentsSessionThreadAgent": {"description", "system"},
+    "BetaManagedAgentsSessionThreadCreatedEvent": {"workflow_run_id"},
+    "BetaManagedAgentsSessionThreadStatusIdleEvent": {"stop_details"},
+    "BetaManagedAgentsSpanModelRequestEndEvent": {"is_error"},
+    "BetaManagedAgentsWebFetchToolConfig": {"url_sources"},
+}
+"""The fields that Anthropic's SDK for TypeScript has as required, and as null where there is nothing: they have to be
+there, though the types of the SDK for Python give them a default."""
 
 
 def differences(value: Any, annotation: Any, place: str = "") -> list[str]:
@@ -62,6 +81,7 @@ def _of_model(value: Any, model: type[BaseModel], place: str) -> Iterator[str]:
     fields = {field.alias or name: field for name, field in model.model_fields.items()}
     if model.__module__.startswith("anthropic."):
         may_lack = {name for name, field in fields.items() if not field.is_required()}
+        may_lack -= _MAY_BE_NULL.get(model.__name__, set())
     else:
         may_lack = MAY_LACK.get(model.__name__, set()) | {"obfuscation"}
     for name in value.keys() - fields.keys():
