@@ -100,10 +100,10 @@ def text(said: str) -> bytes:
     return stream({"content": said[: len(said) // 2]}, {"content": said[len(said) // 2 :]})
 
 
-def call(name: str, arguments: str, id: str = "call_a") -> dict[str, Any]:
+def call(name: str, arguments: str, id: str = "call_a", index: int = 0) -> dict[str, Any]:
     """A delta with a whole call."""
     function = {"name": name, "arguments": arguments}
-    return {"tool_calls": [{"index": 0, "id": id, "type": "function", "function": function}]}
+    return {"tool_calls": [{"index": index, "id": id, "type": "function", "function": function}]}
 
 
 class UpstreamRequest:

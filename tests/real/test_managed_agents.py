@@ -5,6 +5,7 @@ event is held to the SDK's types.
 from __future__ import annotations
 
 import asyncio
+import json
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,8 +14,11 @@ from typing import Any, cast
 import pytest
 from anthropic import Anthropic
 
+from tests.npm import run_beside
 from tests.parts.managed_agents.driving import TOOLSET, WEATHER
 from tests.parts.managed_agents.following import INTERRUPT, check_log, confirm, kinds, message, result, said
+from tests.parts.managed_agents.test_typescript import SDK as TYPESCRIPT
+from tests.parts.managed_agents.test_typescript import program as typescript_program
 from tests.real.anthropic_model import anthropic_model
 from tests.real.codex_home import make_codex_home
 from tests.real.managed_programs import (
@@ -207,6 +211,27 @@ async def test_a_program_for_anthropics_service_runs_with_another_address(progra
         answered, words = await asyncio.to_thread(run_example, client, program.prompt(*steps))
     assert (answered, words) == (["agent.tool_use", "agent.custom_tool_use"], "It is warm.")
     assert count_of(file) == 1
+
+
+async def test_a_program_in_typescript_denies_confirms_and_answers(program: Program, tmp_path: Path) -> None:
+    file = program.workdir / "typescript"
+    commands = [program.runs(f"echo {word} >> {file}") for word in ("denied", "allowed")]
+    asks = program.prompt(*commands, program.says("Done."))
+    calls = program.prompt(program.calls(city="Oslo"), program.says("It is warm."))
+    given = (program.url, KEY, asks, calls)
+    printed = await run_beside(TYPESCRIPT, typescript_program("anthropic_session.mjs"), tmp_path, *given)
+    told = json.loads(printed)
+    denied, (_, failed) = told.pop("results")
+    assert (denied, failed) == (["Not this one.", True], False)
+    assert file.read_text() == "allowed\n"
+    assert told == {
+        "said": ["Done.", "It is warm."],
+        "custom": ["get_weather"],
+        "same": True,
+        "found": ["A session", "idle"],
+        "refused": 409,
+        "deleted": "session_deleted",
+    }
 
 
 @pytest.mark.parametrize("program", ["codex"], indirect=True)

@@ -1,4 +1,6 @@
-"""Anthropic's SDK for TypeScript as a client of definitions, and of a whole session."""
+"""Anthropic's SDK for TypeScript as a client of definitions, and of whole sessions on the fake agent and a model
+server.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.http.serving import fake_proxy
+from tests.model_server import call, proxy_before, stream, text, upstream
 from tests.npm import run_beside
 from tests.parts.sessions.approving import ASKING, KEY
 
@@ -49,3 +52,44 @@ async def test_the_sdk_for_typescript_confirms_denies_and_answers_in_a_session(t
         "refused": 409,
         "deleted": "session_deleted",
     }
+
+
+WORK = {
+    "dispatched": [["get_weather", True, False]] * 2,
+    "asked": ["Paris", "Rome"],
+    "answered": ["sunny", "sunny"],
+    "readsTheFile": True,
+    "previews": True,
+    "interrupted": ["end_turn", False],
+    "threads": 1,
+    "childHasEvents": False,
+    "system": "Be brief.",
+    "messages": 3,
+    "deleted": "session_deleted",
+}
+"""What `anthropic_work.mjs` prints for an agent without a folder."""
+
+
+async def test_the_sdk_for_typescript_runs_tools_reads_previews_and_threads(tmp_path: Path) -> None:
+    prompts = "[[fake:tool_calls]]", "[[fake:echo]]", "[[fake:count n=1000 delay=10]]", "[[fake:subagent]]"
+    async with fake_proxy(tmp_path, **ASKING) as proxy:
+        given = (proxy.url, KEY, "codex-5", "yes", *prompts)
+        printed = await run_beside(SDK, program("anthropic_work.mjs"), tmp_path, *given)
+    assert json.loads(printed) == WORK | {"threads": 2, "childHasEvents": True, "messages": 4}
+
+
+@pytest.mark.part("upstream")
+async def test_the_sdk_for_typescript_works_with_a_model_server(tmp_path: Path) -> None:
+    async with upstream() as server, proxy_before(server.url, tmp_path) as proxy:
+        server.script = [
+            stream(
+                call("get_weather", '{"city":"Paris"}'),
+                call("get_weather", '{"city":"Rome"}', "call_b", 1),
+                finish="tool_calls",
+            ),
+            text("Sunny."),
+        ]
+        server.echoes = True
+        given = (proxy.url, "any", "small", "no", "How is it?", "Read this.", "Count.", "")
+        printed = await run_beside(SDK, program("anthropic_work.mjs"), tmp_path, *given)
+    assert json.loads(printed) == WORK
