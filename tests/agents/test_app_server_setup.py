@@ -13,7 +13,13 @@ import codex_proxy.process.child as child
 from codex_proxy.agents.codex.command_sandbox import ConfinedReads
 from codex_proxy.agents.codex.plain_home import CodexPaths
 from codex_proxy.agents.codex.process_config import Profiles
-from codex_proxy.agents.codex.program import find_version
+from codex_proxy.agents.codex.program import (
+    BUILT_BY_HAND,
+    SHARES_SERVER_SINCE,
+    Version,
+    find_version,
+    resume_command,
+)
 from codex_proxy.agents.codex_app_server.agent import AppServerProcesses
 from codex_proxy.agents.codex_app_server.app_server_setup import lite_form, prepare_app_server
 from codex_proxy.agents.spec import AgentContext
@@ -336,3 +342,17 @@ def test_who_wants_parallel_calls_gets_the_form_of_requests_that_has_them(
     settings: dict[str, bool], lite: bool | None
 ) -> None:
     assert lite_form(Settings(**settings)) is lite  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("version", "command"),
+    [
+        (Version(0, 155, 1), "codex resume"),
+        (SHARES_SERVER_SINCE, "codex resume --no-daemon"),
+        (BUILT_BY_HAND, "codex resume --no-daemon"),
+    ],
+)
+def test_a_terminal_gets_a_thread_without_the_server_that_would_keep_it(
+    version: Version, command: str
+) -> None:
+    assert resume_command(version) == command

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ from openai import AsyncOpenAI
 
 from codex_proxy.agents.codex_app_server.connection import initialize_params
 from tests.real.codex_home import CodexHome, run_exec
+from tests.real.codex_terminal import codex_terminal
 from tests.real.driver import Codex, codex
 from tests.real.model_plans import call, plan, say, wait
 from tests.real.model_server import ModelServer, Request
@@ -73,6 +75,17 @@ async def failed(client: AsyncOpenAI, session: str, input: str) -> Any:
 async def thread_of(client: AsyncOpenAI, session: str) -> str | None:
     answer = await client.beta.agents.sessions.with_raw_response.retrieve(session)
     return answer.headers.get("x-codex-thread")
+
+
+async def resume_command(client: AsyncOpenAI, session: str) -> str:
+    """The command that opens the session in a terminal, as its summary has it."""
+    summary = await client.get(
+        f"/agents/sessions/{session}/summary",
+        cast_to=dict[str, Any],
+        options={"headers": {"OpenAI-Beta": "agents=v1"}},
+    )
+    command: str = summary["resume"]
+    return command
 
 
 def spoken(call: Request) -> list[tuple[str, str]]:
@@ -178,6 +191,33 @@ async def test_a_thread_goes_on_in_a_terminal_and_back(proxies: Proxies, model_s
     assert [item.turn_id for item in items[2:4]] == [turns[1].id] * 2
 
 
+async def test_a_person_goes_on_in_the_interactive_terminal_and_the_session_after_it(
+    proxies: Proxies, model_server: ModelServer
+) -> None:
+    client, home = (await proxies.of()).client, proxies.home
+    session = await new_session(client, home)
+    command = shlex.split(await resume_command(client, session))
+    async with codex_terminal(home, *command[1:]) as terminal:
+        await terminal.until("I am Rumpel.")
+        await terminal.until("Hello.")
+        await terminal.say(IN_TERMINAL)
+        await terminal.until("Noted.")
+        assert (await failed(client, session, WHO)).code == "active_turn_not_steerable"
+        await terminal.leave()
+    assert await run(client, session, WHO) == "Rumpel."
+    conversation = [("user", HELLO), ("assistant", "Hello."), ("user", IN_TERMINAL), ("assistant", "Noted.")]
+    assert spoken(model_server.calls[-1])[:4] == conversation
+    items: list[Any] = [item async for item in client.beta.agents.sessions.items.list(session, order="asc")]
+    said = [(item.role, item.content[0].text) for item in items if item.type == "message"]
+    assert said == [
+        *conversation[:2],
+        ("user", WHO),
+        *conversation[2:],
+        ("user", WHO),
+        ("assistant", "Rumpel."),
+    ]
+
+
 async def test_a_command_of_the_terminal_is_an_item(proxies: Proxies, model_server: ModelServer) -> None:
     client, home = (await proxies.of()).client, proxies.home
     session = await new_session(client, home)
@@ -201,9 +241,7 @@ async def test_a_turn_fails_while_a_terminal_has_the_thread(
         await other.request("thread/resume", {"threadId": thread, "excludeTurns": True})
         error = await failed(client, session, WHO)
         assert error.code == "active_turn_not_steerable"
-        assert error.message == (
-            "This conversation is open in a terminal. Close it there, and send the message again."
-        )
+        assert error.message.startswith("This conversation is open in a terminal. Close it there,")
     assert await run(client, session, WHO) == "Rumpel."
     assert spoken(model_server.calls[-1])[-2:] == [("user", WHO), ("user", WHO)]
     assert await thread_of(client, session) == thread

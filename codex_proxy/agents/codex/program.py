@@ -114,6 +114,19 @@ NEWEST_WITH_PROTO: Final = Version(0, 42, 0)
 BUILT_BY_HAND: Final = Version(0, 0, 0)
 """What a Codex reports that somebody has built from its source."""
 
+SHARES_SERVER_SINCE: Final = Version(0, 156, 0)
+"""The first release whose terminals share a server in the background. It keeps a thread for 30 minutes after the
+terminal was closed, and no other process can go on with it meanwhile.
+"""
+
+
+def resume_command(version: Version) -> str:
+    """Returns the command that opens a thread in a terminal, if the thread's id is put behind it, and that gives the
+    thread back when the terminal is closed.
+    """
+    alone = version >= SHARES_SERVER_SINCE or version == BUILT_BY_HAND
+    return "codex resume --no-daemon" if alone else "codex resume"
+
 
 def refusal_of_old(version: Version) -> str:
     """Returns why the app-server of this release is not used, with what to do; empty if it is."""

@@ -244,6 +244,8 @@ class AppServerProcesses(msgspec.Struct, frozen=True):
     contract: ContractCheck = ContractCheck()
     renew_check: Callable[[], Awaitable[None]] | None = None
     """Asks the binary again, for the next start, if the stored check is a day old."""
+    resume_command: str = "codex resume"
+    """See `Agent.resume_command`."""
 
 
 class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
@@ -252,13 +254,13 @@ class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
     """
 
     own_tools = OWN_TOOLS
-    resume_command = "codex resume"
 
     def __init__(self, processes: AppServerProcesses, limits: PoolLimits, *, warm_plain: bool) -> None:
         super().__init__()
         self.name = processes.name
         self.version = processes.version
         self.any_model = processes.any_model
+        self.resume_command = processes.resume_command
         self.capabilities = processes.contract.capabilities
         self.missing_features = processes.contract.missing_features
         self._renewal: asyncio.Task[None] | None = None

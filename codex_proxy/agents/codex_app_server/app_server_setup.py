@@ -30,7 +30,13 @@ from codex_proxy.agents.codex.process_config import (
     switch_pairs,
     workspace_write_pairs,
 )
-from codex_proxy.agents.codex.program import NEWEST_TESTED, Version, find_version, refusal_of_old
+from codex_proxy.agents.codex.program import (
+    NEWEST_TESTED,
+    Version,
+    find_version,
+    refusal_of_old,
+    resume_command,
+)
 from codex_proxy.agents.codex_app_server.agent import AppServerAgent, AppServerProcesses
 from codex_proxy.agents.codex_app_server.binary_check import BinaryCheck, check_binary, renew_check
 from codex_proxy.agents.codex_app_server.contract import ContractCheck, Feature, Missing
@@ -113,6 +119,7 @@ async def prepare_app_server(context: AgentContext) -> AppServerProcesses:
         renew_check=lambda: renew_check(
             paths.program, paths.state, context.child_environment(), context.clock.epoch()
         ),
+        resume_command=resume_command(version),
     )
 
 

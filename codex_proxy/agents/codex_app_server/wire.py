@@ -367,7 +367,9 @@ THREAD_HELD = "already has an active writer"
 """In the error of `thread/resume` for a thread that another process uses."""
 OPEN_ELSEWHERE = Failure(
     FaultKind.CONFLICT,
-    "This conversation is open in a terminal. Close it there, and send the message again.",
+    "This conversation is open in a terminal. Close it there, and send the message again. If it is closed, Codex's "
+    "server in the background still has it, for up to 30 minutes: stop that (`codex app-server daemon stop`), and the "
+    "next time open the conversation with `codex resume --no-daemon`.",
 )
 
 CLIENT_ERROR_TEXTS = ("not a valid response item", "image URLs are not supported")
