@@ -4,6 +4,7 @@ NOT_FOUND for what does not exist or is another key's, CONFLICT. Source: docs/ma
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
@@ -113,7 +114,7 @@ async def _create(request: web.Request, given: wire.ManagedSessionBody, asked: C
     try:
         prepared = await sessions.turn_requests.check_settings(owner, session, messages)
     except Fault as fault:
-        raise _of_workdir(fault) from None
+        raise _of_creation(fault) from None
     note_admitted(request, prepared.turn)
     made: list[LiveSession] = []
 
@@ -170,9 +171,15 @@ def _in_folder(session: Session, prepared: PreparedResponse) -> Session:
     return replace(session, environment={**session.environment, "workspace_directory": folder})
 
 
-def _of_workdir(fault: Fault) -> Fault:
-    """Returns a refusal of the session's folder with the field that names it here."""
+_FIRST_IMAGE: Final = re.compile(r"input\[(\d+)\]\.content\[(\d+)\]\.image_url")
+"""Matches an image in the request of a session's first turn."""
+
+
+def _of_creation(fault: Fault) -> Fault:
+    """Returns a refusal of the session's folder, or of an image of its first messages, with its own field."""
     failure = fault.failure
+    if image := _FIRST_IMAGE.fullmatch(failure.param or ""):
+        return Fault(replace(failure, param=f"initial_events[{image[1]}].content[{image[2]}].source"))
     if failure.param != "environment.workspace_directory":
         return fault
     message = failure.message.replace("environment.workspace_directory", "metadata.workdir")

@@ -4,8 +4,11 @@ part `sessions`. Raises `Fault`. Source: docs/managed-agents.md.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal, NamedTuple, TypedDict
+
+from msgspec.structs import replace
 
 from codex_proxy.core.events import Usage
 from codex_proxy.core.faults import Fault, FaultKind, bad_request
@@ -187,6 +190,12 @@ _UNSERVED: Final = {
 }
 
 
+_IMAGE: Final = re.compile(
+    r"events\[(?P<change>\d+)\](?:\.input\[(?P<message>\d+)\]\.content|\.output)\[(?P<part>\d+)\]\.image_url"
+)
+"""Matches an image in the changes that events were made to, of which one has all messages that follow each other."""
+
+
 def unserved(event: wire.UnservedEvent, place: str) -> Fault:
     return refused(_UNSERVED[event.type], place)
 
@@ -205,6 +214,10 @@ def no_such_call(event: wire.ConfirmationEvent | wire.CustomResultEvent) -> Faul
 def in_words(fault: Fault, given: Sequence[Any], sent: Sequence[Sent], session: Session) -> Fault:
     """Returns a refusal of events in the words of the API. `session`: as it is now."""
     failure = fault.failure
+    if image := _IMAGE.fullmatch(failure.param or ""):
+        changes = [index for index, each in enumerate(sent) if each.change is not None]
+        place = sent[changes[int(image["change"])] + int(image["message"] or 0)].place
+        return Fault(replace(failure, param=f"{place}.content[{image['part']}].source"))
     if failure.code == WAITING:
         place = next((each.place for each in sent if each.event["type"] == "user.message"), "events")
         open_now = ", ".join(_open_calls(session))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -63,6 +64,9 @@ LOOK_SECONDS: Final = 5.0
 """Seconds between two looks at what other programs have done with a session's agent."""
 MAX_ASKING: Final = 100
 """Maximum sessions of one key that wait for answers to approval requests: their agents' processes wait, too."""
+
+_CONTENT: Final = re.compile(r"input\[(\d+)\]\.content")
+"""Matches the content of a message in a turn's request."""
 
 
 class Sessions:
@@ -335,9 +339,18 @@ class Sessions:
             self._check_size(live.commits.storage.size)
             if not live.session.turn:
                 self.check_room(live.owner)
-        if pictured := [content for change in given.changes for content in _with_images(change)]:
+        pictured = [
+            found
+            for index, change in enumerate(given.changes)
+            for found in _with_images(change, f"events[{index}]")
+        ]
+        if pictured:
             # One that cannot be read would fail this turn and, as part of the conversation, every later one.
-            await self.turn_requests.check_settings(live.owner, live.session, pictured)
+            try:
+                contents = [content for _, content in pictured]
+                await self.turn_requests.check_settings(live.owner, live.session, contents)
+            except Fault as fault:
+                raise _in_events(fault, [place for place, _ in pictured]) from None
 
     def _check_size(self, size: int) -> None:
         """Raises `Fault` if a session with items of this size (in bytes) takes no further message."""
@@ -475,16 +488,26 @@ class Sessions:
             readers.add_told(told.epoch, told.number, told.events)
 
 
-def _with_images(change: Submitted) -> list[Content]:
-    """Returns the messages, or the output of a call, that have images."""
-    given: Sequence[Content] = ()
+def _with_images(change: Submitted, event: str) -> list[tuple[str, Content]]:
+    """Returns the messages, or the output of a call, that have images, each with its path below that of its event."""
+    given: list[tuple[str, Content]] = []
     if isinstance(change, Result):
-        given = [change.result.output] if isinstance(change.result.output, tuple) else []
-    elif isinstance(change, HeldMessages):
-        given = change.messages
-    elif isinstance(change, list):
-        given = change
-    return [content for content in given if any(part["type"] == "input_image" for part in content)]
+        given = [(f"{event}.output", change.result.output)] if isinstance(change.result.output, tuple) else []
+    elif isinstance(change, HeldMessages | list):
+        messages = change if isinstance(change, list) else change.messages
+        given = [(f"{event}.input[{index}].content", content) for index, content in enumerate(messages)]
+    return [each for each in given if any(part["type"] == "input_image" for part in each[1])]
+
+
+def _in_events(fault: Fault, places: Sequence[str]) -> Fault:
+    """Returns the fault of a turn's request that has contents of events, with the field of the event. `places`: the
+    paths of the contents.
+    """
+    param = fault.failure.param or ""
+    found = _CONTENT.match(param)
+    if found is None:
+        return fault
+    return Fault(replace(fault.failure, param=places[int(found[1])] + param[found.end() :]))
 
 
 SESSIONS: Final = web.AppKey("sessions", Sessions)

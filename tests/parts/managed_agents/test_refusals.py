@@ -10,6 +10,7 @@ import pytest
 from tests.access.keyed import key_header, keyed_proxy
 from tests.http.serving import Proxy
 from tests.parts.managed_agents.driving import HEADERS, TOOLSET, WEATHER, ask
+from tests.parts.managed_agents.following import IDLE, INTERRUPT, ManagedClient, message, result
 
 AGENT: dict[str, Any] = {"model": "codex-5", "name": "a"}
 SERVER = {"type": "url", "name": "desk", "url": "https://example.com/mcp"}
@@ -175,3 +176,33 @@ async def test_what_belongs_to_another_key_does_not_exist(tmp_path: Path) -> Non
             assert (await ask(proxy, "GET", path, headers=two)).body == {"data": [], "next_page": None}
             assert len((await ask(proxy, "GET", path, headers=one)).body["data"]) == 1
         assert (await ask(proxy, "POST", "/v1/environments", {"name": "e"}, two)).status == 200
+
+
+BROKEN = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "!!"}}
+
+
+async def test_an_image_that_cannot_be_read_is_refused_at_its_place(client: ManagedClient) -> None:
+    pictured = message("Look.")
+    pictured["content"].append(BROKEN)
+    id = await client.new_session()
+    refused = await client.refused(400, f"/sessions/{id}/events", {"events": [message("Hello."), pictured]})
+    assert refused.startswith("events[1].content[1].source: Invalid image")
+    events = {"events": [INTERRUPT, message("Hello."), pictured]}
+    refused = await client.refused(400, f"/sessions/{id}/events", events)
+    assert refused.startswith("events[2].content[1].source: Invalid image")
+    new = {"agent": await client.new_agent(), "environment_id": await client.environment()}
+    refused = await client.refused(400, "/sessions", new | {"initial_events": [message("Hello."), pictured]})
+    assert refused.startswith("initial_events[1].content[1].source: Invalid image")
+
+
+async def test_an_image_in_a_result_that_cannot_be_read_is_refused_at_its_place(
+    client: ManagedClient,
+) -> None:
+    id = await client.new_session()
+    async with client.stream(id) as stream:
+        await client.send(id, message("[[fake:tool_call]]"))
+        (use,) = (await stream.until(IDLE))["stop_reason"]["event_ids"]
+        given = result(use, "sunny")
+        given["content"].append(BROKEN)
+        refused = await client.refused(400, f"/sessions/{id}/events", {"events": [given]})
+    assert refused.startswith("events[0].content[1].source: Invalid image")

@@ -551,8 +551,9 @@ async def test_an_image_that_cannot_be_read_is_refused_and_spoils_no_later_turn(
         "type": "agent.session.input.message",
         "input": [{"role": "user", "content": [{"type": "input_text", "text": "Look."}, broken]}],
     }
-    answer = await client.ask("POST", f"/sessions/{id}/events", {"events": [event]})
+    answer = await client.ask("POST", f"/sessions/{id}/events", {"events": [message("Hello."), event]})
     assert (answer.status, answer.error["type"]) == (400, "invalid_request_error")
+    assert answer.error["param"] == "events[1].input[0].content[1].image_url"
     await client.turn(id, message("[[fake:text say=Seen.]]"))
     turns = await client.all(f"/sessions/{id}/turns")
     assert [turn["status"] for turn in turns] == ["completed", "completed"]
