@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -45,5 +47,6 @@ def digest_of(content: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
-def status_mark(status: os.stat_result) -> StatusMark:
-    return status.st_mode, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+status_mark: Final[Callable[[os.stat_result], StatusMark]] = attrgetter(
+    "st_mode", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns"
+)

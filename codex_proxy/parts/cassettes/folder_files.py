@@ -20,7 +20,8 @@ from codex_proxy.core.beside_the_loop import beside_the_loop
 from codex_proxy.core.caches import LruCache
 from codex_proxy.core.own_errors import trace_of
 from codex_proxy.core.turn import Turn
-from codex_proxy.files.changes import FRESH, FileState, StatusMark, digest_of, status_mark
+from codex_proxy.files.changes import FileState, StatusMark, digest_of, status_mark
+from codex_proxy.files.reading import lasting, read_file
 from codex_proxy.files.writing import PERMISSIONS, STAGING_PREFIX, content_at
 
 log = structlog.get_logger(__name__)
@@ -57,7 +58,6 @@ LEFT_OUT: Final = frozenset(
 _OF_THE_SYSTEM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """The errors that say nothing about the file at which they come."""
 _READ_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_READ_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class FolderError(Exception):
@@ -65,8 +65,7 @@ class FolderError(Exception):
 
 
 class FoundFile(NamedTuple):
-    mark: StatusMark | None
-    """None: it is read again the next time."""
+    mark: StatusMark
     state: FileState
     content: bytes | None
     """None if it is not kept."""
@@ -223,7 +222,6 @@ class _Look:
         self._known = known
         self._own = own
         self._until = time.monotonic() + MAX_SECONDS
-        self._fresh = time.time_ns() - FRESH
         self._bytes = self._kept = self._folders = 0
 
     def add_folder(self, here: int, path: bytes, depth: int) -> None:
@@ -282,19 +280,12 @@ class _Look:
         mark = status_mark(status)
         if stat.S_ISLNK(status.st_mode):
             content = os.fsencode(os.readlink(name, dir_fd=here))
-            return FoundFile(
-                self._lasting(mark), FileState("link", digest_of(content), len(content)), content
-            )
-        with os.fdopen(os.open(name, _READ_FILE, dir_fd=here), "rb", buffering=0) as file:
-            content = b""
-            while piece := file.read(MAX_FILE_BYTES + 1 - len(content)):
-                content += piece
-            after = os.fstat(file.fileno())
-        if not stat.S_ISREG(after.st_mode) or len(content) > MAX_FILE_BYTES:
-            raise FolderError("a file grew while it was read")
-        state = FileState("file", digest_of(content), len(content), after.st_mode & PERMISSIONS)
-        lasting = self._lasting(mark) if status_mark(after) == mark else None
-        return FoundFile(lasting, state, content if len(content) <= MAX_KEPT_FILE_BYTES else None)
-
-    def _lasting(self, mark: StatusMark) -> StatusMark | None:
-        return None if max(mark[3:]) >= self._fresh else mark
+            return FoundFile(lasting(mark), FileState("link", digest_of(content), len(content)), content)
+        try:
+            content, mark = read_file(here, name, MAX_FILE_BYTES)
+        except OSError as error:
+            if error.errno in (errno.EFBIG, errno.EINVAL):
+                raise FolderError("a file grew while it was read") from error
+            raise
+        state = FileState("file", digest_of(content), len(content), mark[0] & PERMISSIONS)
+        return FoundFile(mark, state, content if len(content) <= MAX_KEPT_FILE_BYTES else None)

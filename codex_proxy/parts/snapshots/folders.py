@@ -12,19 +12,18 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from codex_proxy.files.private import create, make_folder, replace_file
 from codex_proxy.parts.snapshots.git import MANY_PACKS, GitDirectory
+from codex_proxy.parts.snapshots.known import KnownFolder, load, save
 from codex_proxy.parts.snapshots.objects import NewObjects
-from codex_proxy.parts.snapshots.walk import KnownFolder, Limits, RulesUsed, SnapshotError, Taken, Walk
+from codex_proxy.parts.snapshots.walk import Limits, RulesUsed, SnapshotError, Taken, Walk
 
 LATEST: Final = "refs/latest"
 """Keeps the objects of the files that are known."""
-_FORMAT: Final = 1
-"""The format of the file of what is known."""
 LOCK_SECONDS: Final = 30.0
 """Seconds that changes of refs wait for a snapshot of the same folder."""
 POLL_SECONDS: Final = 0.02
@@ -166,7 +165,7 @@ class FolderSnapshots:
     def _read_known(self) -> KnownFolder:
         mark, known = self._mark(), self._known  # which `forget` may take away meanwhile
         if known is None or mark != self._known_mark:
-            known = _load(self.path / "known")
+            known = load(self.path / "known")
             self._known, self._known_mark = known, mark
         if not known.digest or self.git.refs().get(LATEST) != known.digest.hex():
             return KnownFolder()  # its objects may be gone
@@ -175,8 +174,7 @@ class FolderSnapshots:
     def _note_known(self, taken: Taken, *, changed: bool) -> None:
         self._known = taken.known
         if changed:
-            with replace_file(self.path / "known") as out:
-                out.write(msgspec.msgpack.encode([_FORMAT, _dump(taken.known)]))
+            save(taken.known, self.path / "known")
             self._known_mark = self._mark()
 
     def _mark(self) -> tuple[int, int] | None:
@@ -198,27 +196,3 @@ def names_in(root: Path) -> list[tuple[str, FolderName]]:
         with contextlib.suppress(OSError, msgspec.DecodeError):
             found.append((path.parent.name, msgspec.json.decode(path.read_bytes(), type=FolderName)))
     return found
-
-
-def _dump(known: KnownFolder) -> list[Any]:
-    files = {os.fsencode(name): each for name, each in known.files.items()}
-    folders = {os.fsencode(name): _dump(each) for name, each in known.folders.items()}
-    return [known.digest, known.rules, files, folders, {os.fsencode(k): v for k, v in known.left_out.items()}]
-
-
-def _load(path: Path) -> KnownFolder:
-    """Returns what a file says; nothing if there is none, or an older one."""
-    try:
-        version, found = msgspec.msgpack.decode(path.read_bytes())
-        return _loaded(found) if version == _FORMAT else KnownFolder()
-    except (OSError, msgspec.DecodeError, ValueError, TypeError, RecursionError):
-        return KnownFolder()
-
-
-def _loaded(found: list[Any]) -> KnownFolder:
-    known = KnownFolder()
-    known.digest, known.rules, files, folders, left_out = found
-    known.files = {os.fsdecode(k): (tuple(mark), kept, digest) for k, (mark, kept, digest) in files.items()}
-    known.folders = {os.fsdecode(name): _loaded(each) for name, each in folders.items()}
-    known.left_out = {os.fsdecode(name): each for name, each in left_out.items()}
-    return known

@@ -87,9 +87,11 @@ class GitDirectory:
             make_folder(self.path)
             self._run("init", "--bare", "-q", "--template=", ".")
             self._run("hash-object", "-w", "--stdin")  # the empty text, with which others are compared
-        make_folder(self.path / "info")
-        with replace_file(self.path / "info" / "attributes") as out:
-            out.write(_ATTRIBUTES)
+        attributes = self.path / "info" / "attributes"
+        if not attributes.exists() or attributes.read_bytes() != _ATTRIBUTES:
+            make_folder(attributes.parent)
+            with replace_file(attributes) as out:
+                out.write(_ATTRIBUTES)
         for pattern in ("objects/pack/tmp_*", "objects/tmp_*", "refs/**/*.lock", "*.lock"):
             for left in self.path.glob(pattern):
                 left.unlink(missing_ok=True)

@@ -46,7 +46,7 @@ class Pattern(NamedTuple):
 
 
 class IgnoreFile(NamedTuple):
-    """A file of patterns. `depth`: how many names a path has before those below its folder."""
+    """A file of patterns."""
 
     patterns: tuple[Pattern, ...]
     digest: bytes
@@ -57,31 +57,28 @@ NOTHING: Final = IgnoreFile((), b"")
 
 class Rules(NamedTuple):
     """The rules for the content of one folder: those of files of patterns above it and in it, the nearest last.
-    `files`: each with the number of names between its folder and this one.
+    `files`: each with the number of names down to its folder.
     """
 
     files: tuple[tuple[int, IgnoreFile], ...] = ()
     names: tuple[str, ...] = ()
-    """The names of this folder, as far up as the rules go."""
+    """The names of this folder and those above it, as far up as the rules go."""
     digest: bytes = b""
 
     def below(self, name: str) -> Rules:
         """Returns the rules for a folder in this one, without those of its own file."""
-        if not self.files:
-            return Rules((), (*self.names, name))
         # The same file means something else one folder higher.
-        digest = hashlib.sha1(self.digest + b"/", usedforsecurity=False).digest()
-        return Rules(tuple((depth + 1, each) for depth, each in self.files), (*self.names, name), digest)
+        return Rules(self.files, (*self.names, name), self.digest + b"/" if self.files else b"")
 
     def with_file(self, file: IgnoreFile) -> Rules:
         if not file.patterns:
             return self
         digest = hashlib.sha1(self.digest + file.digest, usedforsecurity=False).digest()
-        return Rules((*self.files, (0, file)), self.names, digest)
+        return Rules((*self.files, (len(self.names), file)), self.names, digest)
 
     def leave_out(self, name: str, *, is_folder: bool) -> bool:
         for depth, file in reversed(self.files):
-            names = (*(self.names[-depth:] if depth else ()), name)
+            names = (*self.names[depth:], name)
             for pattern in reversed(file.patterns):
                 if (is_folder or not pattern.only_folders) and pattern.matches(names):
                     return not pattern.includes

@@ -7,38 +7,26 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Sequence
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Container, Mapping, Sequence
+from typing import Final, NamedTuple
 
-from codex_proxy.files.changes import FRESH, StatusMark, status_mark
+from codex_proxy.files.changes import StatusMark, status_mark
+from codex_proxy.files.reading import lasting, read_file
 from codex_proxy.files.writing import STAGING_PREFIX
 from codex_proxy.parts.snapshots import ignored
 from codex_proxy.parts.snapshots.ignored import IgnoreFile, Rules
-from codex_proxy.parts.snapshots.objects import (
-    FOLDER,
-    NOT_KEPT,
-    NewObjects,
-    TreeEntry,
-    encode_tree,
-    object_digest,
-)
+from codex_proxy.parts.snapshots.known import NO_MARK, KnownFolder, entry_of_unkept
+from codex_proxy.parts.snapshots.objects import NewObjects, TreeEntry, encode_tree
 
 MAX_DEPTH: Final = 200
 """Maximum folders in each other."""
 MAX_NAMED: Final = 100
 """Maximum paths that are named."""
-READS: Final = 3
-"""How often a file is read that changes meanwhile."""
 TIMED: Final = 1000
 """After how many entries of a folder the time is looked at."""
 EVERYTHING: Final = Rules().with_file(ignored.parse(b"*"))
 REPOSITORY: Final = ".git"
 _OPEN_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_OPEN_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-
-NO_MARK: Final = (0, 0, 0, 0, 0)
-KnownFile: TypeAlias = tuple[StatusMark, bool, bytes]
-"""The mark of a file or link, whether it is kept, and its digest."""
 
 
 class SnapshotError(Exception):
@@ -52,21 +40,6 @@ class Limits(NamedTuple):
     """Maximum bytes of all files that are kept."""
     file_bytes: int
     """Maximum bytes of a file that is kept."""
-
-
-class KnownFolder:
-    """What is known of a folder since the last time."""
-
-    __slots__ = ("digest", "files", "folders", "left_out", "rules")
-
-    def __init__(self) -> None:
-        self.digest = b""
-        self.rules = b""
-        """The digest of the rules by which names are left out."""
-        self.files: dict[str, KnownFile] = {}
-        self.folders: dict[str, KnownFolder] = {}
-        self.left_out: dict[str, bool] = {}
-        """The names that the rules leave out, each with whether it is a folder."""
 
 
 class RulesUsed(NamedTuple):
@@ -91,7 +64,6 @@ class Walk:
     def __init__(self, objects: NewObjects, limits: Limits, until: float) -> None:
         """`until`: the time of `time.monotonic` at which it is given up."""
         self._objects, self._limits, self._until = objects, limits, until
-        self._fresh = time.time_ns() - FRESH
         self._count = self._bytes = 0
         self._not_kept: list[bytes] = []
         self._rules: RulesUsed
@@ -130,72 +102,63 @@ class Walk:
         """Returns what is now in a folder, given by a descriptor and its path below the kept one."""
         if len(path) > MAX_DEPTH:
             raise SnapshotError(f"more than {MAX_DEPTH} folders are in each other")
-        rules = rules.with_file(self._own_rules(here, path))
-        now = KnownFolder()
-        now.rules = rules.digest
-        changed, size = not known.digest, 0
-        files, last_files = now.files, known.files if known.rules == rules.digest else {}
-        for place, entry in enumerate(_entries(here)):
-            if place % TIMED == 0:
-                self._check_time()
-            name = entry.name
+        self._check_time()
+        found = _entries(here)
+        self._count_in(len(found), 0)
+        rules = rules.with_file(self._own_rules(here, path, found))
+        now = KnownFolder(rules.digest)
+        has_old_rules = known.rules == rules.digest
+        marks, folders = self._look(found, known.left_out if has_old_rules and not self._wanted else {}, now)
+        # Most folders are as they were: this is what a snapshot's time is spent for.
+        if has_old_rules and marks == known.marks:
+            now.take_files_of(known)
+            self._count_in(0, now.bytes)
+        else:
+            self._add_files(here, path, marks, known, now, rules)
+        for name in folders:
+            self._add_folder(here, (*path, name), known, now, rules)
+        for name in now.not_kept:
+            self._name((*path, name))
+        is_old = now.has_tree_of(known)
+        now.digest = known.digest if is_old else self._objects.add("tree", encode_tree(now.tree()))
+        return now
+
+    def _look(
+        self, found: Mapping[str, os.DirEntry[str]], left_out: Mapping[str, bool], now: KnownFolder
+    ) -> tuple[dict[str, StatusMark], list[str]]:
+        """Returns the marks of what is there and is no folder, and the names of folders, but what was `left_out` the
+        last time; notes this as left out.
+        """
+        marks: dict[str, StatusMark] = {}
+        folders: list[str] = []
+        for name, entry in found.items():
             try:
-                status = entry.stat(follow_symlinks=False)
+                is_folder = entry.is_dir(follow_symlinks=False)
+                if name in left_out and left_out[name] is is_folder:
+                    now.left_out[name] = is_folder
+                elif is_folder:
+                    folders.append(name)
+                else:
+                    marks[name] = status_mark(entry.stat(follow_symlinks=False))
+                    if len(marks) % TIMED == 0:
+                        self._check_time()
             except FileNotFoundError:
                 continue  # it is gone by now
             except OSError:
-                changed |= self._leave((*path, name), NO_MARK, known, now)
-                continue
-            last = last_files.get(name)
-            # Most files are as they were: this is what a snapshot's time is spent for.
-            if last is not None and last[1] and last[0] == status_mark(status):
-                files[name] = last
-                size += status.st_size
-            elif name.lower() != REPOSITORY and not _is_staging(name, status):
-                changed |= self._add(here, (*path, name), status, known, now, rules)
-        self._count_in(len(files), size)
-        if changed or len(known.files) != len(files) or len(known.folders) != len(now.folders):
-            entries = [(os.fsencode(name), _entry(each)) for name, each in files.items()]
-            entries += [
-                (os.fsencode(name), TreeEntry(FOLDER, each.digest)) for name, each in now.folders.items()
-            ]
-            now.digest = self._objects.add("tree", encode_tree(entries))
-        else:
-            now.digest = known.digest
-        return now
+                marks[name] = NO_MARK
+        return marks, folders
 
-    def _add(
-        self,
-        here: int,
-        path: tuple[str, ...],
-        status: os.stat_result,
-        known: KnownFolder,
-        now: KnownFolder,
-        rules: Rules,
-    ) -> bool:
-        """Adds what is there at a path, unless the rules leave it out. Returns whether it has changed."""
-        name, is_folder = path[-1], stat.S_ISDIR(status.st_mode)
-        if _is_left_out(name, is_folder, known, rules):
-            if _bytes_of(path) not in self._wanted:
-                now.left_out[name] = is_folder
-                self._count_in(1, 0)
-                return False
-            rules = EVERYTHING  # of a folder that is left out nothing else is kept
-        if is_folder:
-            self._count_in(1, 0)
-            return self._add_folder(here, path, known, now, rules)
-        return self._add_file(here, path, status, known, now)
-
-    def _own_rules(self, here: int, path: tuple[str, ...]) -> IgnoreFile:
-        key = _bytes_of(path)
+    def _own_rules(self, here: int, path: tuple[str, ...], found: Container[str]) -> IgnoreFile:
         if self._is_given:
-            return self._rules.files.get(key, ignored.NOTHING)
+            return self._rules.files.get(_bytes_of(path), ignored.NOTHING)
+        if ignored.FILE not in found:
+            return ignored.NOTHING
         try:
             own = ignored.read_file(here)
         except OSError as error:
             raise SnapshotError(f"a {ignored.FILE} cannot be read: {error.strerror}") from None
         if own.patterns:
-            self._rules.files[key] = own
+            self._rules.files[_bytes_of(path)] = own
         return own
 
     def _count_in(self, count: int, size: int) -> None:
@@ -210,76 +173,70 @@ class Walk:
 
     def _add_folder(
         self, here: int, path: tuple[str, ...], known: KnownFolder, now: KnownFolder, rules: Rules
-    ) -> bool:
-        """Adds a folder below. Returns whether it has changed."""
+    ) -> None:
+        """Adds a folder below, unless the rules leave it out."""
         name = path[-1]
-        before = known.folders.get(name)
+        if name.lower() == REPOSITORY or name.startswith(STAGING_PREFIX):  # this server writes changes there
+            return
+        if _is_left_out(name, known, now, rules, is_folder=True):
+            if _bytes_of(path) not in self._wanted:
+                now.left_out[name] = True
+                return
+            rules = EVERYTHING  # of a folder that is left out nothing else is kept
         try:
             below = os.open(name, _OPEN_FOLDER, dir_fd=here)
         except OSError as error:  # it may not be read, or is gone or a link by now
             if error.errno not in ignored.UNREADABLE:
                 raise SnapshotError(f"a folder cannot be read: {error.strerror}") from None
-            return self._leave(path, NO_MARK, known, now)
+            now.folders[name] = None
+            self._name(path)
+            return
         try:
-            found = self._folder(below, path, before or KnownFolder(), rules.below(name))
+            last = known.folders.get(name) or KnownFolder()
+            now.folders[name] = self._folder(below, path, last, rules.below(name))
         finally:
             os.close(below)
-        now.folders[name] = found
-        return before is None or before.digest != found.digest
 
-    def _add_file(
-        self, here: int, path: tuple[str, ...], status: os.stat_result, known: KnownFolder, now: KnownFolder
-    ) -> bool:
-        """Adds what is no folder. Returns whether it has changed."""
-        name = path[-1]
-        mark = status_mark(status)
-        last = known.files.get(name)
-        if last is not None and last[0] == mark:
-            now.files[name] = last
-            if not last[1]:
-                self._name(path)
-            return False
+    def _add_files(
+        self,
+        here: int,
+        path: tuple[str, ...],
+        marks: Mapping[str, StatusMark],
+        known: KnownFolder,
+        now: KnownFolder,
+        rules: Rules,
+    ) -> None:
+        """Adds what is no folder, but what the rules leave out."""
+        for name, mark in marks.items():
+            if name.lower() == REPOSITORY:
+                now.marks[name] = mark
+                continue
+            is_left_out = _is_left_out(name, known, now, rules, is_folder=False)
+            if is_left_out and _bytes_of((*path, name)) not in self._wanted:
+                now.left_out[name] = False
+                continue
+            is_known = known.marks.get(name) == mark and name in known.entries
+            mark, entry = (mark, known.entries[name]) if is_known else self._entry(here, name, mark)
+            now.marks[name], now.entries[name] = mark, entry
+            if entry.is_kept:
+                now.bytes += mark[2]
+                self._count_in(0, mark[2])
+            else:
+                now.not_kept.append(name)
+
+    def _entry(self, here: int, name: str, mark: StatusMark) -> tuple[StatusMark, TreeEntry]:
+        """Reads a file or link. Returns its mark and entry."""
+        self._check_time()
         try:
             if stat.S_ISLNK(mark[0]):
-                content = os.fsencode(os.readlink(name, dir_fd=here))
-            elif stat.S_ISREG(mark[0]) and mark[2] <= self._limits.file_bytes:
-                content, mark = self._content(here, name)
+                content, mark = os.fsencode(os.readlink(name, dir_fd=here)), lasting(mark)
+            elif stat.S_ISREG(mark[0]):
+                content, mark = read_file(here, name, self._limits.file_bytes)
             else:
-                return self._leave(path, mark, known, now)
+                return mark, entry_of_unkept(mark)
         except OSError:
-            return self._leave(path, mark, known, now)
-        self._count_in(0, len(content))
-        digest = self._objects.add("blob", content)
-        if mark[3] >= self._fresh or mark[4] >= self._fresh:
-            mark = (mark[0], -1, *mark[2:])  # is read again the next time
-        now.files[name] = (mark, True, digest)
-        return last is None or last[1:] != (True, digest) or last[0][0] != mark[0]
-
-    def _content(self, here: int, name: str) -> tuple[bytes, StatusMark]:
-        """Returns a file's content, and its mark. Raises `OSError`, also for one that is too large by now."""
-        for _ in range(READS):
-            self._check_time()
-            descriptor = os.open(name, _OPEN_FILE, dir_fd=here)
-            with os.fdopen(descriptor, "rb", buffering=0) as file:
-                before = status_mark(os.fstat(descriptor))
-                if not stat.S_ISREG(before[0]):
-                    raise OSError("it is no regular file any more")
-                content = file.read(self._limits.file_bytes + 1)
-                while piece := file.read(self._limits.file_bytes + 1 - len(content)):
-                    content += piece
-                after = status_mark(os.fstat(descriptor))
-            if len(content) > self._limits.file_bytes:
-                raise OSError("it is too large")
-            if before == after:
-                return content, after
-        return content, (after[0], -1, *after[2:])
-
-    def _leave(self, path: tuple[str, ...], mark: StatusMark, known: KnownFolder, now: KnownFolder) -> bool:
-        """Notes what is there and is not kept. Returns whether that has changed."""
-        self._name(path)
-        found = (mark, False, object_digest("blob", repr(mark).encode()))
-        now.files[path[-1]] = found
-        return known.files.get(path[-1]) != found
+            return mark, entry_of_unkept(mark)
+        return mark, TreeEntry(_mode_in_tree(mark[0]), self._objects.add("blob", content))
 
     def _name(self, path: tuple[str, ...]) -> None:
         if len(self._not_kept) < MAX_NAMED:
@@ -290,31 +247,18 @@ class Walk:
             raise SnapshotError("it took too long")
 
 
-def _entries(folder: int) -> list[os.DirEntry[str]]:
+def _entries(folder: int) -> dict[str, os.DirEntry[str]]:
     try:
         with os.scandir(folder) as found:
-            return [*found]
+            return {entry.name: entry for entry in found}
     except OSError as error:
         raise SnapshotError(f"a folder cannot be read: {error.strerror}") from None
 
 
-def _is_left_out(name: str, is_folder: bool, known: KnownFolder, rules: Rules) -> bool:
-    if known.rules == rules.digest:
-        if name in (known.folders if is_folder else known.files):
-            return False
-        if known.left_out.get(name) is is_folder:
-            return True
+def _is_left_out(name: str, known: KnownFolder, now: KnownFolder, rules: Rules, *, is_folder: bool) -> bool:
+    if known.rules == now.rules and name in (known.folders if is_folder else known.entries):
+        return False
     return rules.leave_out(name, is_folder=is_folder)
-
-
-def _is_staging(name: str, status: os.stat_result) -> bool:
-    """Whether this server writes changes of files there, or was killed while it did."""
-    return name.startswith(STAGING_PREFIX) and stat.S_ISDIR(status.st_mode)
-
-
-def _entry(file: KnownFile) -> TreeEntry:
-    mark, is_kept, digest = file
-    return TreeEntry(_mode_in_tree(mark[0]) if is_kept else NOT_KEPT, digest)
 
 
 def _mode_in_tree(mode: int) -> int:
