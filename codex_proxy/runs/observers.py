@@ -379,6 +379,9 @@ class TurnPreparer(Protocol):
     async def prepare(self, turn: Turn) -> TurnWatcher | None:
         """Returns when the turn may begin, soon and whatever fails. What it returns, if anything, watches the turn."""
 
+    def expect(self, turn: Turn, session: str) -> None:
+        """Called when a session was opened without a turn, but with what its turns will have. Returns at once."""
+
     async def settle(self, session_turn: str) -> None:
         """Returns when a session may tell that its turn has ended, soon and whatever fails."""
 

@@ -133,6 +133,11 @@ class RunScheduler:
             raise
         return run
 
+    def expect(self, turn: Turn, owner: str, session: str) -> None:
+        """Prepares what later turns of a session, which begin as this one would, need not wait for then."""
+        for preparer in self.preparers:
+            preparer.expect(msgspec.structs.replace(turn, owner=owner), session)
+
     async def settle(self, session_turn: str) -> None:
         """Returns when a session may tell that its turn with this id has ended, after the last event of its run."""
         for preparer in self.preparers:

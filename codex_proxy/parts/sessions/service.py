@@ -212,6 +212,8 @@ class Sessions:
         except BaseException:
             self.forget(live)
             raise
+        if not messages:
+            self.responses.runs.expect(prepared.turn, live.owner, live.session.id)
 
     async def delete(self, owner: str, id: str) -> None:
         """Removes a session, and its files from the folder. To delete it again does nothing. Raises `Fault` CONFLICT

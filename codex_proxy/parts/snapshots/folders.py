@@ -108,6 +108,10 @@ class FolderSnapshots:
             objects.close()
         return taken
 
+    def is_known(self) -> bool:
+        """Whether there is a snapshot already."""
+        return (self.path / "known").exists()
+
     def tidy(self) -> None:
         """Makes one pack of many. Snapshots of the folder wait meanwhile."""
         if self.git.packs > MANY_PACKS:

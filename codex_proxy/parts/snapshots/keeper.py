@@ -47,6 +47,8 @@ RESTARTED: Final = (
 REMOVED: Final = "removed: all snapshots together had too many bytes (PROXY_SNAPSHOT_MAX_TOTAL_BYTES)"
 SHARE_REMOVED: Final = 10
 """Which part of the turns is removed at once where there is too little room: a tenth."""
+MAX_OPENING: Final = 2
+"""Maximum folders of new sessions that are read at once."""
 MAX_IN_MEMORY: Final = 4
 """Maximum folders of whose files is kept in memory what is known."""
 MAX_RULES: Final = 100_000
@@ -98,6 +100,7 @@ class Keeper:
         """The refs of turns that were not stored when that was last looked at."""
         self._writers = Writers()
         self._ending: dict[asyncio.Task[None], WritingTurn] = {}
+        self._opening: set[asyncio.Task[None]] = set()
 
     def snapshots_of(self, place: str) -> FolderSnapshots:
         """Returns the snapshots at a place (`FolderName.place`)."""
@@ -133,8 +136,28 @@ class Keeper:
 
     # --- turns --------------------------------------------------------------------------------------
 
+    def expect(self, turn: Turn, session: str) -> None:
+        if _may_write(turn) and len(self._opening) < MAX_OPENING:
+            task = asyncio.get_running_loop().create_task(
+                self._open(FolderName(turn.owner, turn.workdir), session)
+            )
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+
+    async def _open(self, name: FolderName, session: str) -> None:
+        """Makes the first snapshot of a session's folder, for which no turn waits then."""
+        snapshots = self.snapshots_of(name.place)
+        try:
+            if not await in_thread(snapshots.is_known):
+                # No turn has the session's id: `prune` removes this one soon.
+                await self.take(name, [ref_of(session, "opening")], SNAPSHOT_SECONDS)
+        except (SnapshotError, OSError) as error:
+            log.warning("snapshot_failed", when="opening", reason=str(error))
+        except Exception as error:  # noqa: BLE001 - the turns of the session have their own
+            log.error("internal_error", **trace_of(error))
+
     async def prepare(self, turn: Turn) -> WritingTurn | None:
-        if turn.mode != "agent" or turn.sandbox == "read-only" or not turn.workdir:
+        if not _may_write(turn):
             return None
         await self.rest(turn.workdir)
         writing = WritingTurn(self, turn.owner, turn.workdir)
@@ -316,8 +339,14 @@ class Keeper:
 
     async def close(self) -> None:
         """Waits for the snapshots after turns that have ended."""
+        for task in self._opening:
+            task.cancel()
         if self._ending:
             await asyncio.wait(self._ending, timeout=self._wait)
+
+
+def _may_write(turn: Turn) -> bool:
+    return turn.mode == "agent" and turn.sandbox != "read-only" and turn.workdir != ""
 
 
 def ref_of(turn: str, which: str) -> str:
