@@ -21,6 +21,7 @@ from scripts.bench_lib import (
     passing,
     recording,
     short_turns,
+    snapshots,
     spawning,
     startup,
     steps,
@@ -46,6 +47,7 @@ ROWS = {
     "13": workers.rows,
     "14": spawning.rows,
     "15": neighbours.rows,
+    "16": snapshots.rows,
 }
 SAVED = Path(__file__).resolve().parents[2] / "docs" / "bench.json"
 
