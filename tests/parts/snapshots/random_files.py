@@ -59,7 +59,7 @@ def command(choose: random.Random) -> str:
     for _ in range(choose.randrange(1, 6)):
         above = choose.choice([".", "./sub", "./sub/deep folder"])
         path = f'"{above}/{choose.choice(["a", "b.txt", "-x", "z z"])}"'
-        lines += [f'mkdir -p "{above}"', f"rm -rf {path}"]
+        lines += [f'mkdir -p "{above}"', f"rm -r {path}"]
         match choose.randrange(4):
             case 0:
                 lines.append(f"ln -s {choose.choice(['a', '../gone'])} {path}")
