@@ -4,6 +4,9 @@ that `session/new` names, asks before each command and change of a file, and rep
 
 from __future__ import annotations
 
+import json
+import os
+
 from fake_proto.acp_turn import AcpTurn
 from fake_proto.agent import RpcAgent, RpcError
 from fake_proto.request import Request
@@ -43,6 +46,44 @@ class AcpSession:
         self.turn: AcpTurn | None = None
 
 
+class SessionFiles:
+    """The sessions that the agent stores, each in a file of this folder; without a folder it stores none."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    @property
+    def are_kept(self) -> bool:
+        """Whether there is a folder."""
+        return bool(self._folder)
+
+    def write(self, session: AcpSession) -> None:
+        """Stores what was said so far."""
+        if self._folder:
+            with open(self._path(session.identifier), "w", encoding="utf-8") as file:
+                json.dump({"folder": session.folder, "model": session.model, "items": session.items}, file)
+
+    def read(self, identifier: str) -> AcpSession | None:
+        """Returns a session without MCP servers; None if it is not stored."""
+        if not self._folder or not os.path.exists(self._path(identifier)):
+            return None
+        with open(self._path(identifier), encoding="utf-8") as file:
+            stored = json.load(file)
+        session = AcpSession(identifier, [], stored["model"], stored["folder"])
+        session.items = stored["items"]
+        return session
+
+    def delete(self, identifier: str) -> bool:
+        """Deletes a session; returns whether it was there."""
+        if self.read(identifier) is None:
+            return False
+        os.unlink(self._path(identifier))
+        return True
+
+    def _path(self, identifier: str) -> str:
+        return os.path.join(self._folder, os.path.basename(identifier) + ".json")
+
+
 class AcpAgent(RpcAgent):
     """The agent process, with its sessions."""
 
@@ -52,6 +93,8 @@ class AcpAgent(RpcAgent):
         super().__init__(settings, wire, loop, faults)
         self._sessions: dict[str, AcpSession] = {}
         self._closed: dict[str, AcpSession] = {}
+        self._names = 0
+        self.files = SessionFiles(settings.text("SESSIONS"))
         self.asks_user = False
         """Whether the client takes forms."""
         self._servers_of: dict[str, list[McpServer]] = {}
@@ -64,6 +107,8 @@ class AcpAgent(RpcAgent):
             "session/set_model": self._set_model,
             "session/prompt": self._prompt,
             "session/close": self._close,
+            "session/fork": self._fork,
+            "session/delete": self._delete,
         }
 
     def handle(self, identifier: Any, method: str, params: Any) -> None:
@@ -93,7 +138,7 @@ class AcpAgent(RpcAgent):
             "loadSession": True,
             "promptCapabilities": {"image": True},
             "mcpCapabilities": {"http": not self.faults.has("stdio_tools")},
-            "sessionCapabilities": {"close": {}},
+            "sessionCapabilities": {"close": {}, "fork": {}, "delete": {}},
         }
         self.asks_user = "elicitation" in params.get("clientCapabilities", {})
         version = 2 if self.faults.has("other_version") else params["protocolVersion"]
@@ -103,7 +148,7 @@ class AcpAgent(RpcAgent):
     def _new(self, identifier: Any, params: Params) -> None:
         if self.faults.has("signed_out"):
             raise RpcError("Authentication required", AUTH_REQUIRED)
-        name = f"session_{len(self._sessions) + len(self._closed) + 1}"
+        name = self._new_name()
         servers = self._connect(params["mcpServers"])
         session = AcpSession(name, servers, self.settings.model("fake-model"), params["cwd"])
         self._servers_of[session.folder] = servers or self._servers_of.get(session.folder, [])
@@ -114,7 +159,8 @@ class AcpAgent(RpcAgent):
         """Opens a closed session again, after updates with its earlier messages. As with other programs, the session
         is in its default mode again, and the answer does not have its id.
         """
-        session = self._closed.pop(params["sessionId"], None)
+        name = params["sessionId"]
+        session = self._closed.pop(name, None) or self.files.read(name)
         if session is None or self.faults.has("forgets"):
             raise RpcError("no such session")
         session.servers, session.mode = self._connect(params["mcpServers"]), "default"
@@ -125,6 +171,27 @@ class AcpAgent(RpcAgent):
                 content = {"type": "text", "text": part.get("text", "")}
                 self.update(session.identifier, {"sessionUpdate": kind, "content": content}, self.faults)
         self.answer(identifier, self._offer(session))
+
+    def _fork(self, identifier: Any, params: Params) -> None:
+        """Opens a copy of an open or a stored session. As with other programs, it sends none of its messages."""
+        source = self._sessions.get(params["sessionId"]) or self.files.read(params["sessionId"])
+        if source is None:
+            raise RpcError("no such session")
+        copy = AcpSession(self._new_name(), self._connect(params["mcpServers"]), source.model, params["cwd"])
+        copy.items = list(source.items)
+        self._sessions[copy.identifier] = copy
+        self.files.write(copy)
+        self.answer(identifier, {"sessionId": copy.identifier, **self._offer(copy)})
+
+    def _delete(self, identifier: Any, params: Params) -> None:
+        closed = self._closed.pop(params["sessionId"], None)
+        if not self.files.delete(params["sessionId"]) and closed is None:
+            raise RpcError("no such session")
+        self.answer(identifier, {})
+
+    def _new_name(self) -> str:
+        self._names += 1
+        return f"session_{os.getpid()}_{self._names}" if self.files.are_kept else f"session_{self._names}"
 
     def _connect(self, entries: list[Params]) -> list[McpServer]:
         if not entries:
@@ -186,6 +253,7 @@ class AcpAgent(RpcAgent):
             for block in params["prompt"]
         ]
         session.items.append({"type": "message", "role": "user", "content": content})
+        self.files.write(session)
         request = Request("acp", session.model, session.items)
         request.offered = [tool for server in self.servers_of(session) for tool in server.tools]
         request.tools = [str(tool["name"]) for tool in request.offered]

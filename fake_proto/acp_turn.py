@@ -102,6 +102,7 @@ class AcpTurn:
             }
         text = [{"type": "output_text", "text": "".join(self._said)}]
         self._session.items.append({"type": "message", "role": "assistant", "content": text})
+        self._agent.files.write(self._session)
         self._session.turn = None
         self._agent.answer(self._identifier, result, self._script.faults)
         when = self._script.options.get("late", "0")

@@ -118,6 +118,7 @@ DRIVES_CHILDREN = frozenset(
         "parts.upstream.transport",
         "parts.acp.agent",
         "parts.acp.process",
+        "parts.acp.stored_sessions",
         "parts.acp.tool_server",
         "parts.acp.forwarder",
     }

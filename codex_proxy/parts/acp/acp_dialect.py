@@ -22,7 +22,6 @@ from codex_proxy.core.events import (
     StepCompleted,
     Stop,
     TurnEnded,
-    TurnStarted,
     UsageReported,
 )
 from codex_proxy.core.faults import Failure
@@ -94,6 +93,7 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
         self._reader = UpdateReader(new_id, program.preset)
         super().__init__(STATES, self._reader.events)
         self.program = program
+        self.stores_sessions = bool(program.reopen_method)
         self._new_id = new_id
         self._requests: ChannelRequests[int, Message] = ChannelRequests(
             self._writes, lambda number: request_id(channel, number), request
@@ -211,7 +211,7 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
                 self._fail(failure)
             case list() as blocks:
                 self._session_id, self._model_name = self.session, self._opening.model
-                self._events.append(TurnStarted(self._session_id, self._model_name))
+                self._note_start(self._model_name)
                 self._send_prompt(blocks)
 
     def _start_again(self, turn: Turn, new_items: Sequence[HistoryItem]) -> None:

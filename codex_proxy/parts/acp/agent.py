@@ -26,10 +26,12 @@ from codex_proxy.core.turn import Sandbox, Turn
 from codex_proxy.files.private import temporary_folder
 from codex_proxy.parts.acp.acp_dialect import AcpTurn
 from codex_proxy.parts.acp.content import first_prompt
+from codex_proxy.parts.acp.failures import failure_of_error
 from codex_proxy.parts.acp.own_tools import own_tools_of
 from codex_proxy.parts.acp.presets import CAPABILITIES, AcpPreset, DeclaredFeatures, Program
 from codex_proxy.parts.acp.process import AcpProcess, AcpTransport
 from codex_proxy.parts.acp.sessions import SessionOptions, session_options_of
+from codex_proxy.parts.acp.stored_sessions import ask_program, open_transport
 from codex_proxy.parts.acp.tool_server import ToolEndpoint, ToolServer
 from codex_proxy.process.child import Command
 
@@ -150,8 +152,11 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
         self.name = launch.preset.name
         self.capabilities: frozenset[Capability] = CAPABILITIES
         self.own_tools = own_tools_of(launch.preset)
+        self.resume_command = launch.preset.resume_command
         self._models = SessionOptions().models()
         self._launch = launch
+        self._declared = DeclaredFeatures()
+        """What the newest process has declared."""
         self._tool_server = ToolServer(for_claude=launch.preset.for_claude)
         self._scope = launch.scope_of(launch.workdir, launch.sandbox)
         """The scope of turns whose request chooses no folder or sandbox."""
@@ -285,6 +290,15 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
             message = f"No port is available for the client's tools ({error.strerror})."
             raise Fault.of(FaultKind.UNAVAILABLE, message, retry_after=5) from error
 
+    async def delete_session(self, id: str) -> None:
+        if not self._declared.deletes:
+            return
+        transport = await self.pool.acquire(self._scope, open_transport)
+        error = (await ask_program(transport, "session/delete", {"sessionId": id})).error
+        if error is not None:
+            reason = failure_of_error(error, self._launch.preset).unquoted
+            log.warning("agent_session_not_deleted", agent=self.name, reason=reason)
+
     def models(self) -> tuple[AgentModel, ...]:
         return self._models
 
@@ -311,7 +325,7 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
         declared, probe = process.connection.declared, process.connection.probe
         assert declared is not None
         assert probe is not None
-        self.version = declared.version
+        self._declared, self.version = declared, declared.version
         self.capabilities = self._launch.program(declared).capabilities
         if (failure := process.session_failure) is not None:
             log.warning("agent_session_failed", agent=self.name, reason=failure.kind.value)

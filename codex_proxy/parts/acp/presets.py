@@ -109,6 +109,8 @@ class AcpPreset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the agent is probably doing if it sends nothing for long, for the client."""
     reopens: bool = False
     """Whether the agent can open a closed session with all its messages, also in another process."""
+    resume_command: str = ""
+    """The command of a terminal that opens a stored session, with whose id it ends; empty if there is none."""
     max_output: int | None = 10_000
     """Maximum bytes of a tool's output that the agent does not cut; None: any."""
     declining_env: Mapping[str, str] = {}
@@ -194,6 +196,7 @@ QWEN: Final = AcpPreset(
     max_output=120_000,
     usage="chunks",
     reopens=True,
+    resume_command="qwen --resume",
     asking="default",
     read_only=("plan", "default"),
     tool_modes=("default",),
@@ -235,6 +238,7 @@ OPENCODE: Final = AcpPreset(
     apart="folders",
     usage="last",
     reopens=True,
+    resume_command="opencode --session",
     read_only=("plan",),
     env={
         # By itself it runs and writes at once.
@@ -266,6 +270,7 @@ COPILOT: Final = AcpPreset(
     max_output=20_000,
     usage="session",
     reopens=True,
+    resume_command="copilot --resume",
     read_only=("https://agentclientprotocol.com/protocol/session-modes#plan", "plan"),
     env={"COPILOT_AUTO_UPDATE": "false"},
     keys=(
@@ -293,6 +298,7 @@ CLAUDE_ACP: Final = AcpPreset(
     for_claude=True,
     usage="turn",
     reopens=True,
+    resume_command="claude --resume",
     # In the modes `plan` and `auto` (the first one from 0.101.0 on) a model decides what runs without being asked.
     asking="default",
     read_only=("default",),
@@ -319,6 +325,7 @@ CODEX_ACP: Final = AcpPreset(
     max_output=None,  # as it is configured here
     usage="turn",
     reopens=True,
+    resume_command="codex resume",
     read_only=("read-only",),
     writing={"workspace-write": "workspace-write", "danger-full-access": "agent-full-access"},
     sandboxed=True,
@@ -348,6 +355,7 @@ KIMI: Final = AcpPreset(
     tested_release="2.1.0",
     apart="sessions",
     reopens=True,
+    resume_command="kimi --session",
     # It asks before each command and change in this mode; in `plan` it calls no tools at all. It does not say which
     # command it asks about, so that nobody can be asked (no `asking`).
     read_only=("default",),
@@ -412,6 +420,7 @@ class DeclaredFeatures(msgspec.Struct, frozen=True):
     resumes: bool = False
     loads: bool = False
     """Whether it knows `session/load`, which also sends the session's messages again."""
+    deletes: bool = False
     sign_in: str = ""
 
 
@@ -431,6 +440,7 @@ def read_declared_features(result: object) -> DeclaredFeatures:
         system_prompt=isinstance(sessions.get("systemPrompt"), dict),
         closes=isinstance(sessions.get("close"), dict),
         resumes=isinstance(sessions.get("resume"), dict),
+        deletes=isinstance(sessions.get("delete"), dict),
         loads=able.get("loadSession") is True,
         sign_in=next(filter(None, descriptions), ""),
     )
@@ -452,6 +462,7 @@ class Program(msgspec.Struct, frozen=True):
             "system_prompt": declared.system_prompt,
             "sandbox": preset.sandboxed or self.confined,
             "parallel_calls": bool(preset.tested_release) and not preset.one_call_at_a_time,
+            "stored_sessions": bool(self.reopen_method),
             "exact_usage": preset.usage == "chunks",  # each request's model calls are told in that request
         }
         lacks = {name for name, there in has.items() if not there}

@@ -1,0 +1,117 @@
+"""The own sessions of programs that speak ACP, behind sessions of the Agents API: they go on after a restart of the
+server, none of what is replayed becomes an item, and they are deleted with the session.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.http.serving import fake_proxy
+from tests.parts.sessions.driving import WEATHER, AgentsClient, message, text_of
+from tests.parts.sessions.test_folders import hosted
+
+ECHO = "[[fake:echo]]"
+"""Has the agent tell its history."""
+
+
+@asynccontextmanager
+async def served(folder: Path, *, stored: Path | None = None, **settings: Any) -> AsyncIterator[AgentsClient]:
+    """A server on the fake agent. `stored`: where that stores its sessions; without it they end with its process."""
+    if stored is not None:
+        stored.mkdir(exist_ok=True)
+    environment = {} if stored is None else {"FAKE_CODEX_SESSIONS": str(stored)}
+    async with fake_proxy(folder, environment, fake_dialect="acp", **settings) as proxy:
+        yield AgentsClient(proxy)
+
+
+async def new_session(client: AgentsClient, folder: Path, **more: Any) -> str:
+    return (await client.post("/sessions", hosted(folder, **more)))["id"]  # type: ignore[no-any-return]
+
+
+async def thread_of(client: AgentsClient, id: str) -> str | None:
+    return (await client.ask("GET", f"/sessions/{id}")).headers.get("x-codex-thread")
+
+
+async def history_of(client: AgentsClient, id: str, text: str) -> list[str]:
+    """Sends a message; returns what the agent's own session has of the user."""
+    told = await client.turn(id, message(f"{text} {ECHO}"))
+    assert told[-2]["type"] == "agent.session.turn.completed", told[-2]
+    said = json.loads(text_of(told[-3]["item"]))["history"]
+    return [each["text"].removesuffix(f" {ECHO}") for each in said if each.get("role") == "user"]
+
+
+async def items_of(client: AgentsClient, id: str) -> list[str]:
+    return [text_of(item) for item in await client.all(f"/sessions/{id}/items")]
+
+
+async def test_a_session_goes_on_with_the_programs_own_session_after_a_restart(tmp_path: Path) -> None:
+    stored = tmp_path / "stored"
+    async with served(tmp_path, stored=stored) as client:
+        id = await new_session(client, tmp_path)
+        assert await history_of(client, id, "one") == ["one"]
+        thread = await thread_of(client, id)
+        assert thread
+        assert await history_of(client, id, "two") == ["one", "two"]
+    async with served(tmp_path, stored=stored) as client:
+        before = await items_of(client, id)
+        assert await history_of(client, id, "three") == ["one", "two", "three"]
+        assert await thread_of(client, id) == thread
+        items = await items_of(client, id)
+        assert items[: len(before)] == before
+        assert len(items) == len(before) + 2, "what the program replays is no item"
+
+
+async def test_a_program_that_has_lost_its_session_gets_the_whole_conversation(tmp_path: Path) -> None:
+    async with served(tmp_path, stored=tmp_path / "a") as client:
+        id = await new_session(client, tmp_path)
+        await history_of(client, id, "one")
+        thread = await thread_of(client, id)
+    async with served(tmp_path, stored=tmp_path / "b") as client:
+        [told] = await history_of(client, id, "two")
+        assert "one" in told, "as one labelled text"
+        assert await thread_of(client, id) not in (thread, None)
+        assert len(await items_of(client, id)) == 4
+
+
+@pytest.mark.parametrize("change", [{"tools": [WEATHER]}, {"reasoning": {"effort": "low"}}])
+async def test_only_what_a_session_cannot_change_begins_another_one(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    async with served(tmp_path, stored=tmp_path / "stored") as client:
+        id = await new_session(client, tmp_path)
+        await history_of(client, id, "one")
+        thread = await thread_of(client, id)
+        await client.post(f"/sessions/{id}", {"agent": change})
+        await history_of(client, id, "two")
+        assert (await thread_of(client, id) == thread) is ("tools" not in change)
+
+
+async def test_the_programs_own_session_is_deleted_with_the_session(tmp_path: Path) -> None:
+    stored = tmp_path / "stored"
+    async with served(tmp_path, stored=stored) as client:
+        id = await new_session(client, tmp_path)
+        await history_of(client, id, "one")
+        assert [f"{await thread_of(client, id)}.json"] == [file.name for file in stored.iterdir()]
+        await client.delete(f"/sessions/{id}")
+        assert list(stored.iterdir()) == []
+
+
+async def test_a_session_that_the_program_has_deleted_already_can_be_deleted(tmp_path: Path) -> None:
+    async with served(tmp_path) as client:
+        id = await new_session(client, tmp_path)
+        await history_of(client, id, "one")
+    async with served(tmp_path) as client:
+        await client.delete(f"/sessions/{id}")
+
+
+async def test_a_conversation_without_a_folder_has_no_session_of_the_program(tmp_path: Path) -> None:
+    stored = tmp_path / "stored"
+    async with served(tmp_path, stored=stored) as client:
+        id = await client.idle_session()
+        assert await thread_of(client, id) is None
