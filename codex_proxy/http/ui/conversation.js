@@ -7,7 +7,7 @@ import { turnFiles } from "./turn_files.js";
 
 const PAGE = 100;
 const MOST = 10_000; // items that are loaded without being asked for
-const CHUNK = 50; // items
+const CHUNK = 50; // items, or turns
 const FRAME_MS = 8; // the time of a frame that events may take
 const MOST_WAITING = 20_000; // events that wait for a frame, before the items are read instead
 const NEAR_END = 48; // pixels
@@ -63,12 +63,12 @@ export function conversation(id, ready, actions) {
     let found = turns.get(turnId);
     if (!found) {
       const foot = h("p", { class: "turn-end soft" });
-      const body = h("div", {}, h("div", { class: "chunk" }));
+      const body = h("div", {});
       found = { element: h("section", { class: "turn", "data-id": turnId }, body, foot), body, foot, files: null };
       turns.set(turnId, found);
       if (objects.has(turnId)) drawEnd(found, objects.get(turnId));
       if (above) above.prepend(found.element);
-      else list.append(found.element);
+      else chunkIn(list).append(found.element);
     }
     return found;
   }
@@ -82,13 +82,13 @@ export function conversation(id, ready, actions) {
     files.add(turn.id, found.files);
   }
 
-  /** The chunk of a turn at its end or beginning: the browser skips whole chunks that are out of sight. */
-  function chunkOf({ body }, first) {
-    const chunk = first ? body.firstChild : body.lastChild;
-    if (chunk.children.length < CHUNK) return chunk;
+  /** The chunk of the turns, or of a turn's items, at the end or the beginning: the browser skips whole chunks that are out of sight. */
+  function chunkIn(place, first = false) {
+    const chunk = first ? place.firstElementChild : place.lastElementChild;
+    if (chunk?.className === "chunk" && chunk.children.length < CHUNK) return chunk;
     const made = h("div", { class: "chunk" });
-    if (first) body.prepend(made);
-    else body.append(made);
+    if (first) place.prepend(made);
+    else place.append(made);
     return made;
   }
 
@@ -119,7 +119,7 @@ export function conversation(id, ready, actions) {
     }
     const row = h("div", { class: `entry of-${item.role === "user" ? "user" : "agent"}`, "data-id": item.id }, view.element);
     views.set(item.id, { view, row, done });
-    const chunk = chunkOf(turnOf(item.turn_id ?? "", above), above);
+    const chunk = chunkIn(turnOf(item.turn_id ?? "", above).body, above);
     if (above) {
       order.unshift(item.id);
       chunk.prepend(row);
@@ -181,7 +181,8 @@ export function conversation(id, ready, actions) {
       const newest = await api(`${path}/turns?limit=${PAGE}&order=desc`, { signal });
       const page = await api(`${path}/items?limit=${PAGE}&order=desc`, { signal });
       for (const turn of newest.data.toReversed()) setTurn(turn);
-      for (const item of page.data) add(item, list);
+      const first = chunkIn(list);
+      for (const item of page.data) add(item, first);
       isLoaded();
       restore();
       loadEarlier(page, newest);
@@ -204,13 +205,13 @@ export function conversation(id, ready, actions) {
         turnPage = (await ends) ?? turnPage;
         for (const turn of turnPage.data) setTurn(turn);
         [items, ends] = [next("items", page), next("turns", turnPage)];
-        const above = h("div", {}); // in no document: it costs no layout
+        const above = h("div", { class: "chunk" }); // in no document: it costs no layout
         for (let at = 0; at < page.data.length; at += 10) {
           for (const item of page.data.slice(at, at + 10)) add(item, above);
           await new Promise((resolve) => setTimeout(resolve));
         }
         const height = talk.scrollTop < 1 ? content.offsetHeight : 0;
-        list.prepend(...above.childNodes);
+        if (above.childElementCount) list.prepend(above);
         if (height && !stuck) talk.scrollTop += content.offsetHeight - height; // the browser keeps the place but at the top
         await new Promise(requestAnimationFrame);
       }
