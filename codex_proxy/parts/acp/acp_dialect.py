@@ -351,7 +351,8 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
             return
         self._reader.release_doubtful()
         result = object_at(message.result)
-        end = turn_end(result, self._reader, self.program.preset, rejected=self._rejected)
+        counted = self._usage.counts_turn(result)
+        end = turn_end(result, self._reader, self.program.preset, rejected=self._rejected, counted=counted)
         usage = None if isinstance(end, Failure) else self._usage.read_result(result)
         if usage is not None:
             self._events.append(UsageReported(usage, "provider"))

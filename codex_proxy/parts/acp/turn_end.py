@@ -134,6 +134,12 @@ class UsageCounter:
     def add_model_call(self) -> None:
         self._one_call = False
 
+    def counts_turn(self, result: object) -> bool:
+        """Whether the result has a count for its turn: one of the whole session must be another one than before."""
+        if value_at(result, "usage") is None:
+            return False
+        return self._rule != "session" or usage_in(_count_in(result)) != self._session
+
     def read_update(self, meta: object) -> Usage | None:
         """Returns the request's tokens so far; None without a count, or if the rule is not `chunks`."""
         usage = usage_in(value_at(meta, "usage")) if self._rule == "chunks" else None
@@ -221,12 +227,12 @@ ENDED_WITHOUT_ANSWER: Final = Failure(
 
 
 def turn_end(
-    result: dict[str, Any], reader: UpdateReader, preset: AcpPreset, *, rejected: bool
+    result: dict[str, Any], reader: UpdateReader, preset: AcpPreset, *, rejected: bool, counted: bool
 ) -> TurnEnded | Failure:
     """Converts the result. `rejected`: a permission was rejected, so the turn has failed if the model has written
-    nothing since.
+    nothing since. `counted`: see `UsageCounter.counts_turn`.
     """
-    failure = _failure_in(result, reader, preset, rejected=rejected)
+    failure = _failure_in(result, reader, preset, rejected=rejected, counted=counted)
     if failure is not None:
         return failure
     word = result.get("stopReason")
@@ -237,14 +243,14 @@ def turn_end(
 
 
 def _failure_in(
-    result: dict[str, Any], reader: UpdateReader, preset: AcpPreset, *, rejected: bool
+    result: dict[str, Any], reader: UpdateReader, preset: AcpPreset, *, rejected: bool, counted: bool
 ) -> Failure | None:
     reported = session_failure(result.get("_meta"))
     if reported is not None and reported.get("severity") == "error" and _cut_in(result) is None:
         return failure_of_session(reported, preset)
     held = reader.drop_held()
     # A failed turn ends like a good one: behind any other end such a text is the model's.
-    is_told = bool(held) and result.get("usage") is None
+    is_told = bool(held) and not counted
     if is_told and not held.startswith(INFO) and result.get("stopReason") == "end_turn":
         return failure_of_text(held, preset)
     if is_told and held.startswith(INFO):
@@ -255,7 +261,7 @@ def _failure_in(
         return None
     if rejected and not (reader.spoke or reader.held) and _cut_in(result) is None:
         return PERMISSION_DECLINED  # the text before a request for permission announces something, and answers nothing
-    if result.get("usage") is not None or reported is not None:
+    if counted or reported is not None:
         return None
     untold = preset.errors_as_text and not rejected
     return ENDED_WITHOUT_ANSWER if untold or (preset.null_usage_fails and "usage" in result) else None

@@ -709,6 +709,29 @@ def test_a_text_that_begins_like_an_error_is_sent_where_the_result_shows_a_succe
     assert played.text == "Error: is what you asked me to say."
 
 
+def test_a_later_turn_of_a_session_has_failed_where_its_total_is_the_one_before() -> None:
+    """The program tells its errors as text; its total is then that of the turns before, which counts nothing new."""
+    played = begin_and_open("copilot-text")
+    dialect = played.turn
+    total = {"inputTokens": 10, "outputTokens": 5, "totalTokens": 15}
+    ends: list[TurnEnded] = []
+    for text in ("Hello.", "Error: 400 bad thing"):
+        if ends:
+            question = HistoryMessage("user", (TextPart("Again."),))
+            played.take(dialect.resume(Turn(model="", history=(question,)), [question]))
+        prompt = played.last_request("session/prompt")
+        update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}
+        params = {"sessionId": prompt["params"]["sessionId"], "update": update}
+        played.receive([{"jsonrpc": "2.0", "method": "session/update", "params": params}])
+        result = {"stopReason": "end_turn", "usage": total}
+        played.receive([{"jsonrpc": "2.0", "id": prompt["id"], "result": result}])
+        ends.append([event for event in played.events if isinstance(event, TurnEnded)][-1])
+    assert ends[0].failure is None
+    assert ends[1].failure is not None
+    assert "bad thing" in ends[1].failure.message
+    assert played.text == "Hello."
+
+
 def test_a_model_that_is_not_offered_fails_before_anything_is_asked() -> None:
     played = begin_and_open("gemini-text", model="nonexist-9")
     assert played.end.failure is not None
