@@ -11,6 +11,7 @@ from playwright.async_api import Browser, expect
 from codex_proxy.parts.sessions.records import records_of
 from codex_proxy.parts.sessions.service import SESSIONS
 from codex_proxy.parts.sessions.sessions import Entry, UserMessage
+from tests.http.serving import Proxy
 from tests.page.conftest import browser, open_page, page_server
 from tests.page.test_smoothness import MEASURE, longest_gap
 from tests.parts.sessions.driving import AgentsClient
@@ -25,6 +26,11 @@ LONGEST_FRAME = 100.0
 LONGEST_LOADING = 1000.0
 """The same while ten thousand items are loaded, which a test's machine has to store, send and lay out at once."""
 ITEMS = 10_000
+TURNS = 450
+MOST_LAID_OUT = 100
+"""Elements that may lie beside each other, which the browser lays out together."""
+MOST_CHILDREN = """() => Math.max(...Array.from(
+  document.querySelectorAll(".talk, .talk *"), (each) => each.childElementCount))"""
 
 
 async def test_a_thousand_events_a_second_drop_no_frame(browser: Browser, tmp_path: Path) -> None:
@@ -39,17 +45,26 @@ async def test_a_thousand_events_a_second_drop_no_frame(browser: Browser, tmp_pa
         assert await page.evaluate("document.querySelector('.talk').textContent.length") > 4 * 12_000
 
 
+async def test_many_short_turns_are_laid_out_a_chunk_at_a_time(browser: Browser, tmp_path: Path) -> None:
+    """A list with all turns in it would be laid out anew for each page that is loaded: ten times as many turns would
+    take a hundred times as long.
+    """
+    async with page_server(tmp_path) as proxy:
+        id = await AgentsClient(proxy).idle_session("The beginning.")
+        await add_items(proxy, id, TURNS, in_each=1)
+        async with open_page(browser, proxy, f"sessions/{id}") as page:
+            await expect(page.locator(".turn")).to_have_count(TURNS + 1, timeout=PATIENCE * 1000)
+            assert await page.evaluate(MOST_CHILDREN) <= MOST_LAID_OUT
+            texts = await page.evaluate(
+                "Array.from(document.querySelectorAll('.said'), (each) => each.textContent)"
+            )
+            assert texts == ["The beginning.", *(f"Message {n}." for n in range(TURNS))]
+
+
 async def test_ten_thousand_items_are_loaded_and_found(browser: Browser, tmp_path: Path) -> None:
     async with page_server(tmp_path) as proxy:
         id = await AgentsClient(proxy).idle_session("The beginning.")
-        sessions = proxy.app[SESSIONS]
-        session = await sessions.session("local", id)
-        for start in range(0, ITEMS, 1000):
-            numbers = range(start, start + 1000)
-            entries = [Entry(f"msg_x_{n}", f"turn_{n // 10}", UserMessage(content(n))) for n in numbers]
-            await sessions.store.write(
-                "local", records_of(session, entries, sessions.now(), session.storage)[0]
-            )
+        await add_items(proxy, id, ITEMS, in_each=10)
         async with open_page(browser, proxy, f"sessions/{id}") as page:
             await page.evaluate(MEASURE)
             await expect(page.get_by_text(f"Message {ITEMS - 1}.")).to_be_in_viewport(timeout=PATIENCE * 1000)
@@ -60,6 +75,16 @@ async def test_ten_thousand_items_are_loaded_and_found(browser: Browser, tmp_pat
             await page.evaluate(SCROLL)
             assert await longest_gap(page) < LONGEST_LOADING
             await expect(page.locator(".entry").get_by_text("The beginning.")).to_be_in_viewport()
+
+
+async def add_items(proxy: Proxy, id: str, count: int, *, in_each: int) -> None:
+    """Stores so many messages in a session, and `in_each` of them in each turn."""
+    sessions = proxy.app[SESSIONS]
+    session = await sessions.session("local", id)
+    for start in range(0, count, 1000):
+        numbers = range(start, min(start + 1000, count))
+        entries = [Entry(f"msg_x_{n}", f"turn_{n // in_each}", UserMessage(content(n))) for n in numbers]
+        await sessions.store.write("local", records_of(session, entries, sessions.now(), session.storage)[0])
 
 
 def content(number: int) -> tuple[dict[str, str], ...]:
