@@ -16,6 +16,7 @@ from codex_proxy.http.listing import MAX_PAGE_ITEMS
 from codex_proxy.parts import own_settings
 from codex_proxy.parts.sessions import (
     SessionsSettings,
+    creation_handlers,
     feed_handlers,
     fork_handlers,
     handlers,
@@ -151,7 +152,7 @@ ENDPOINTS: Final = (
     _endpoint("GET /agents", handlers.list_agents, ItemList[Agent], parameters=_FREE_PAGE),
     _endpoint(
         "POST /agents/sessions",
-        handlers.create_session,
+        creation_handlers.create_session,
         AgentSession,
         kind="turn",
         status="201",

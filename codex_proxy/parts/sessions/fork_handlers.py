@@ -24,10 +24,10 @@ from codex_proxy.http.responses import stored_response
 from codex_proxy.parts.sessions import wire
 from codex_proxy.parts.sessions.commands import conflict
 from codex_proxy.parts.sessions.conversation import MANY_ENTRIES
+from codex_proxy.parts.sessions.creation_handlers import environment_of, sandbox_in
 from codex_proxy.parts.sessions.creations import Creation, creation
 from codex_proxy.parts.sessions.files_of_turns import FILES_OF_TURNS, points_before
 from codex_proxy.parts.sessions.forks import beginning_in, fork_of, kept_entries, past_of
-from codex_proxy.parts.sessions.handlers import environment_of, sandbox_in
 from codex_proxy.parts.sessions.records import records_of
 from codex_proxy.parts.sessions.request_values import id_in, parse, sessions_at
 from codex_proxy.parts.sessions.service import Sessions

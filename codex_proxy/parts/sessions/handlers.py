@@ -8,20 +8,19 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 from aiohttp import web
 from msgspec.structs import replace
 
 from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.shown_text import excerpt
-from codex_proxy.core.turn import Sandbox
 from codex_proxy.http.app_keys import RUNS
 from codex_proxy.http.body import IGNORED_HEADER, name_ignored, read_body
 from codex_proxy.http.endpoint import json_response
 from codex_proxy.http.exchange import stream_response
 from codex_proxy.http.listing import MAX_PAGE_ITEMS, list_object
-from codex_proxy.http.middleware.request_context import CLIENT, NOTES, REPLY_HEADERS
+from codex_proxy.http.middleware.request_context import NOTES, REPLY_HEADERS
 from codex_proxy.http.sse import EventStream
 from codex_proxy.http.turns import agent_headers, note_admitted
 from codex_proxy.parts.sessions import wire
@@ -34,7 +33,7 @@ from codex_proxy.parts.sessions.agents import (
 from codex_proxy.parts.sessions.answers import marked
 from codex_proxy.parts.sessions.approvals import Approval
 from codex_proxy.parts.sessions.commands import Result, Submitted
-from codex_proxy.parts.sessions.creations import creation, idempotency_key
+from codex_proxy.parts.sessions.creations import idempotency_key
 from codex_proxy.parts.sessions.files_of_turns import LIST_OF_ARTIFACTS
 from codex_proxy.parts.sessions.items import item_object
 from codex_proxy.parts.sessions.records import (
@@ -65,17 +64,15 @@ from codex_proxy.parts.sessions.sessions import (
     SessionDeleted,
     SessionTurn,
     Subagent,
-    folder_environment,
     session_object,
     turn_object,
 )
-from codex_proxy.parts.sessions.stream import CONNECTED, EventReader, MakeReader, encode_event
+from codex_proxy.parts.sessions.stream import CONNECTED, EventReader
 from codex_proxy.parts.sessions.subagents import subagent_object
 from codex_proxy.parts.sessions.versions import change_agent
 from codex_proxy.responses.prepare import PreparedResponse
 from codex_proxy.store.values import Page, PageRequest
 from codex_proxy.surfaces.requests.body import unsupported_value
-from codex_proxy.surfaces.requests.options import SANDBOX_HEADER, sandbox_of
 
 T = TypeVar("T")
 
@@ -144,96 +141,7 @@ async def delete_agent(request: web.Request) -> web.Response:
 # --- sessions -------------------------------------------------------------------------------------
 
 
-async def create_session(request: web.Request) -> web.StreamResponse:
-    """Creates a session, and begins its first turn if it has input.
-
-    With `stream` its events follow until it is idle.
-    """
-    sessions, owner = sessions_at(request)
-    _ = sessions.store  # without one the body is not read
-    given, body = await parse(request, wire.SessionBody)
-    if given.stream_options is not None and not given.stream:
-        raise bad_request("'stream_options' is only allowed when 'stream' is true.", "stream_options")
-    if not given.stream:
-        session, _ = await _created(request, given, body, None)
-        return json_response(session_object(session), 201)
-    padded = given.stream_options is None or given.stream_options.include_obfuscation is not False
-    with sessions.streams.count(owner):  # who may not read the session does not create it
-        make = partial(EventReader, obfuscated=padded, ends_at_rest=True)
-        _, reader = await _created(request, given, body, make)
-        assert reader is not None, "one was to be made"
-        return await send_events(request, reader, status=201)
-
-
-async def _created(
-    request: web.Request, given: wire.SessionBody, body: bytes, make: MakeReader | None
-) -> tuple[Session, EventReader | None]:
-    """Creates a session, unless the same request did before. Returns it, and the reader that `make` makes of it."""
-    sessions, owner = sessions_at(request)
-    async with creation(request, body) as asked:
-        if asked.known is not None:
-            return asked.known, None if make is None else await _reader_again(request, asked.known.id, make)
-        session, messages = await _session_of(request, given)
-        request[NOTES] |= {"session": session.id, "model": session.agent.model, "stream": make is not None}
-        sessions.check_room(owner)
-        prepared = await sessions.turn_requests.check_settings(owner, session, messages)
-        _note_agent(request, prepared)
-        live = sessions.new(owner, session)
-        reader = None if make is None else sessions.streams.reader(owner, session.id, make)
-        try:
-            await sessions.run(sessions.create(live, messages, prepared, asked.records(session)))
-        except BaseException:
-            if reader is not None:
-                reader.close()
-            raise
-        return live.session, reader
-
-
-async def _session_of(request: web.Request, given: wire.SessionBody) -> tuple[Session, list[Content]]:
-    """Returns the session that a body asks for, and its first messages."""
-    sessions, owner = sessions_at(request)
-    id = sessions.new_id("sess_")
-    environment = environment_of(given.environment, id)
-    inline = wire.AgentFields() if given.agent is None else given.agent
-    if given.agent_id is None:
-        agent_id, settings = sessions.new_id("agent_"), settings_of(inline, None, "agent.")
-    else:
-        base = await sessions.store.get(owner, AGENT, given.agent_id)
-        base.require_active()
-        agent_id, settings = base.id, settings_of(inline, base.settings, "agent.")
-    messages = _messages(given.input)
-    if environment["type"] == "none" and not messages:
-        raise bad_request("conversation-only sessions currently require initial input", "input")
-    now = sessions.now()
-    session = Session(
-        id=id,
-        created_at=now,
-        last_active_at=now,
-        agent_id=agent_id,
-        agent=settings,
-        environment=environment,
-        metadata=given.metadata or {},
-        sandbox=sandbox_in(request),
-    )
-    return session, messages
-
-
-async def _reader_again(request: web.Request, id: str, make: MakeReader) -> EventReader:
-    """Returns a reader of a session that was created before: it begins with the state of the moment."""
-    sessions, owner = sessions_at(request)
-    reader = await sessions.follow(owner, id, make)
-    try:
-        session = await sessions.session(owner, id)
-        kind = f"agent.session.{session.status}"
-        event = {"type": kind, "session": session_object(session)}
-        reader.add([(kind, encode_event(event, sessions.new_id("event_")))])
-    except BaseException:
-        reader.close()
-        raise
-    return reader
-
-
-def _note_agent(request: web.Request, prepared: PreparedResponse) -> None:
+def note_agent(request: web.Request, prepared: PreparedResponse) -> None:
     """Names the agent, and the settings that have no effect with it, in headers of the answer."""
     note_admitted(request, prepared.turn)
     found = agent_headers(request.app[RUNS].agent, prepared.parsed, prepared.turn)
@@ -248,31 +156,7 @@ def _name_thread(request: web.Request, session: Session) -> None:
         request[REPLY_HEADERS][THREAD_HEADER] = session.thread.id
 
 
-def environment_of(given: wire.Environment, session: str) -> dict[str, Any]:
-    """Returns the environment of the session with this id, as it is stored and shown. Raises `Fault` for one that this
-    server does not have.
-    """
-    if isinstance(given, wire.OpenAIHosted):
-        message = (
-            "This server has no hosted sandboxes: use `self_hosted` with a folder of this machine, or `none`."
-        )
-        raise wire.refuse(message, "environment.type")
-    if isinstance(given, wire.NoEnvironment):
-        return {"type": "none"}
-    return folder_environment(session, given.workspace_directory, given.remote_url or "")
-
-
-def sandbox_in(request: web.Request) -> Sandbox | Literal[""]:
-    """Returns the sandbox that the client chooses for a session, if it chooses any. Raises `Fault` for a wider one than
-    its key's.
-    """
-    given = request.headers.get(SANDBOX_HEADER, "").strip()
-    if not given:
-        return ""
-    return sandbox_of(given, request[CLIENT].settings.sandbox)
-
-
-def _messages(given: str | Sequence[wire.InputMessage] | None) -> list[Content]:
+def messages_of(given: str | Sequence[wire.InputMessage] | None) -> list[Content]:
     if given is None:
         return []
     if isinstance(given, str):
@@ -338,7 +222,7 @@ async def update_session(request: web.Request) -> web.Response:
         prepared = await sessions.turn_requests.check_settings(owner, changed(session))
         if given.agent.model is not None:
             await _check_agent(sessions, owner, session, prepared)
-        _note_agent(request, prepared)
+        note_agent(request, prepared)
     await sessions.run(sessions.change(owner, id, changed))
     session = await sessions.session(owner, id)
     _name_thread(request, session)
@@ -393,7 +277,7 @@ def _change(event: Any, place: str) -> Submitted:
     if isinstance(event, wire.CancelInput):
         return "cancel"
     if isinstance(event, wire.MessageInput):
-        return _messages(event.input)
+        return messages_of(event.input)
     if isinstance(event, wire.ToolResultInput):
         output = _content(event.output) if isinstance(event.output, list) else event.output
         return Result(event.turn_id, CallResult(event.call_id, event.success, output, event.error))

@@ -1,0 +1,137 @@
+"""The handlers that create sessions. They raise `Fault`: INVALID_REQUEST, NOT_FOUND for what does not exist or is
+another key's, CONFLICT. Source: docs/agents-api.md.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Literal
+
+from aiohttp import web
+
+from codex_proxy.core.faults import bad_request
+from codex_proxy.core.turn import Sandbox
+from codex_proxy.http.endpoint import json_response
+from codex_proxy.http.middleware.request_context import CLIENT, NOTES
+from codex_proxy.parts.sessions import wire
+from codex_proxy.parts.sessions.agents import settings_of
+from codex_proxy.parts.sessions.creations import creation
+from codex_proxy.parts.sessions.handlers import messages_of, note_agent, send_events
+from codex_proxy.parts.sessions.records import AGENT
+from codex_proxy.parts.sessions.request_values import parse, sessions_at
+from codex_proxy.parts.sessions.sessions import Content, Session, folder_environment, session_object
+from codex_proxy.parts.sessions.stream import EventReader, MakeReader, encode_event
+from codex_proxy.surfaces.requests.options import SANDBOX_HEADER, sandbox_of
+
+
+async def create_session(request: web.Request) -> web.StreamResponse:
+    """Creates a session, and begins its first turn if it has input.
+
+    With `stream` its events follow until it is idle.
+    """
+    sessions, owner = sessions_at(request)
+    _ = sessions.store  # without one the body is not read
+    given, body = await parse(request, wire.SessionBody)
+    if given.stream_options is not None and not given.stream:
+        raise bad_request("'stream_options' is only allowed when 'stream' is true.", "stream_options")
+    if not given.stream:
+        session, _ = await _created(request, given, body, None)
+        return json_response(session_object(session), 201)
+    padded = given.stream_options is None or given.stream_options.include_obfuscation is not False
+    with sessions.streams.count(owner):  # who may not read the session does not create it
+        make = partial(EventReader, obfuscated=padded, ends_at_rest=True)
+        _, reader = await _created(request, given, body, make)
+        assert reader is not None, "one was to be made"
+        return await send_events(request, reader, status=201)
+
+
+async def _created(
+    request: web.Request, given: wire.SessionBody, body: bytes, make: MakeReader | None
+) -> tuple[Session, EventReader | None]:
+    """Creates a session, unless the same request did before. Returns it, and the reader that `make` makes of it."""
+    sessions, owner = sessions_at(request)
+    async with creation(request, body) as asked:
+        if asked.known is not None:
+            return asked.known, None if make is None else await _reader_again(request, asked.known.id, make)
+        session, messages = await _session_of(request, given)
+        request[NOTES] |= {"session": session.id, "model": session.agent.model, "stream": make is not None}
+        sessions.check_room(owner)
+        prepared = await sessions.turn_requests.check_settings(owner, session, messages)
+        note_agent(request, prepared)
+        live = sessions.new(owner, session)
+        reader = None if make is None else sessions.streams.reader(owner, session.id, make)
+        try:
+            await sessions.run(sessions.create(live, messages, prepared, asked.records(session)))
+        except BaseException:
+            if reader is not None:
+                reader.close()
+            raise
+        return live.session, reader
+
+
+async def _session_of(request: web.Request, given: wire.SessionBody) -> tuple[Session, list[Content]]:
+    """Returns the session that a body asks for, and its first messages."""
+    sessions, owner = sessions_at(request)
+    id = sessions.new_id("sess_")
+    environment = environment_of(given.environment, id)
+    inline = wire.AgentFields() if given.agent is None else given.agent
+    if given.agent_id is None:
+        agent_id, settings = sessions.new_id("agent_"), settings_of(inline, None, "agent.")
+    else:
+        base = await sessions.store.get(owner, AGENT, given.agent_id)
+        base.require_active()
+        agent_id, settings = base.id, settings_of(inline, base.settings, "agent.")
+    messages = messages_of(given.input)
+    if environment["type"] == "none" and not messages:
+        raise bad_request("conversation-only sessions currently require initial input", "input")
+    now = sessions.now()
+    session = Session(
+        id=id,
+        created_at=now,
+        last_active_at=now,
+        agent_id=agent_id,
+        agent=settings,
+        environment=environment,
+        metadata=given.metadata or {},
+        sandbox=sandbox_in(request),
+    )
+    return session, messages
+
+
+async def _reader_again(request: web.Request, id: str, make: MakeReader) -> EventReader:
+    """Returns a reader of a session that was created before: it begins with the state of the moment."""
+    sessions, owner = sessions_at(request)
+    reader = await sessions.follow(owner, id, make)
+    try:
+        session = await sessions.session(owner, id)
+        kind = f"agent.session.{session.status}"
+        event = {"type": kind, "session": session_object(session)}
+        reader.add([(kind, encode_event(event, sessions.new_id("event_")))])
+    except BaseException:
+        reader.close()
+        raise
+    return reader
+
+
+def environment_of(given: wire.Environment, session: str) -> dict[str, Any]:
+    """Returns the environment of the session with this id, as it is stored and shown. Raises `Fault` for one that this
+    server does not have.
+    """
+    if isinstance(given, wire.OpenAIHosted):
+        message = (
+            "This server has no hosted sandboxes: use `self_hosted` with a folder of this machine, or `none`."
+        )
+        raise wire.refuse(message, "environment.type")
+    if isinstance(given, wire.NoEnvironment):
+        return {"type": "none"}
+    return folder_environment(session, given.workspace_directory, given.remote_url or "")
+
+
+def sandbox_in(request: web.Request) -> Sandbox | Literal[""]:
+    """Returns the sandbox that the client chooses for a session, if it chooses any. Raises `Fault` for a wider one than
+    its key's.
+    """
+    given = request.headers.get(SANDBOX_HEADER, "").strip()
+    if not given:
+        return ""
+    return sandbox_of(given, request[CLIENT].settings.sandbox)
