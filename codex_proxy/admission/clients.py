@@ -8,6 +8,7 @@ the same name is another key.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -36,6 +37,10 @@ class Workspace(msgspec.Struct, frozen=True):
     """Paths that commands must not be able to change."""
     confine_reads: bool = False
     """Whether commands must be kept from reading what the server stores."""
+    own: str = ""
+    """The folder, without links, below which turns may work, too: the server makes folders there for this client
+    alone. Empty: there is none.
+    """
 
 
 class KeySource(Protocol):
@@ -134,6 +139,19 @@ class Clients:
         """The client of the key of this start."""
         self._made_of: tuple[KeySet, object] | None = None
         self._clients: dict[str, Client] = {}
+        self._own_root = ""
+
+    def add_own_folders(self, root: str) -> None:
+        """Gives every client a folder of its own in `root` (`Workspace.own`), a path without links."""
+        self._own_root, self._clients = root, {}
+        self.everybody, self._of_start = map(self._with_own_folder, (self.everybody, self._of_start))
+
+    def _with_own_folder(self, client: Client) -> Client:
+        if not self._own_root:
+            return client
+        name = hashlib.sha256(client.name.encode()).hexdigest()[:16]
+        own = os.path.join(self._own_root, name)
+        return replace(client, workspace=replace(client.workspace, own=own))
 
     @property
     def keys_required(self) -> bool:
@@ -199,7 +217,8 @@ class Clients:
             self._made_of, self._clients = (keys, models), {}
         client = self._clients.get(key.name)
         if client is None:
-            client = self._clients[key.name] = limit_to_key(self.everybody, key)
+            client = self._with_own_folder(limit_to_key(self.everybody, key))
+            self._clients[key.name] = client
         return client
 
 
@@ -271,7 +290,8 @@ def resolve_workdir(turn: Turn, field: str | None, workspace: Workspace) -> Turn
         folder.encode()
     except ValueError:  # a NUL, half of a surrogate pair, or a name that is not UTF-8
         raise _no_folder(field) from None
-    if not _is_inside(folder, workspace.roots):
+    is_own = workspace.own != "" and is_inside(folder, workspace.own)
+    if not (is_own or _is_inside(folder, workspace.roots)):
         raise bad_request(
             f"{field} names a folder outside of this server's workspaces. The operator can "
             "allow it in PROXY_WORKDIR_ROOTS.",

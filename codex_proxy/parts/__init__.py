@@ -133,7 +133,7 @@ KNOWN: Final[Mapping[str, KnownPart]] = {
     "snapshots": KnownPart(
         settings=(
             *("snapshot_artifacts", "snapshot_max_bytes", "snapshot_max_file_bytes"),
-            *("snapshot_max_files", "snapshot_max_total_bytes", "snapshot_wait", "snapshots"),
+            *("snapshot_max_files", "snapshot_max_total_bytes", "snapshot_wait", "snapshots", "worktrees"),
         ),
     ),
     "files": KnownPart(settings=("files",), paths=("/files", "/files/")),

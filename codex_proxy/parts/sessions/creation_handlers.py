@@ -4,10 +4,12 @@ another key's, CONFLICT. Source: docs/agents-api.md.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal
 
 from aiohttp import web
+from msgspec.structs import replace
 
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.turn import Sandbox
@@ -15,12 +17,15 @@ from codex_proxy.http.endpoint import json_response
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES
 from codex_proxy.parts.sessions import wire
 from codex_proxy.parts.sessions.agents import settings_of
-from codex_proxy.parts.sessions.creations import creation
+from codex_proxy.parts.sessions.creations import WORKTREE_HEADER, Creation, creation
+from codex_proxy.parts.sessions.files_of_turns import WORKTREES
 from codex_proxy.parts.sessions.handlers import messages_of, note_agent, send_events
 from codex_proxy.parts.sessions.records import AGENT
 from codex_proxy.parts.sessions.request_values import parse, sessions_at
 from codex_proxy.parts.sessions.sessions import Content, Session, folder_environment, session_object
 from codex_proxy.parts.sessions.stream import EventReader, MakeReader, encode_event
+from codex_proxy.responses.prepare import PreparedResponse
+from codex_proxy.store.values import Record
 from codex_proxy.surfaces.requests.options import SANDBOX_HEADER, sandbox_of
 
 
@@ -56,17 +61,67 @@ async def _created(
         session, messages = await _session_of(request, given)
         request[NOTES] |= {"session": session.id, "model": session.agent.model, "stream": make is not None}
         sessions.check_room(owner)
+        in_worktree = worktree_in(request)
         prepared = await sessions.turn_requests.check_settings(owner, session, messages)
         note_agent(request, prepared)
-        live = sessions.new(owner, session)
         reader = None if make is None else sessions.streams.reader(owner, session.id, make)
+        created = session
+
+        async def create() -> None:
+            nonlocal created
+            if in_worktree:
+                created = await _create_in_worktree(request, session, messages, asked)
+            else:
+                created = await _create(request, session, messages, prepared, asked.records(session))
+
         try:
-            await sessions.run(sessions.create(live, messages, prepared, asked.records(session)))
+            await sessions.run(create())
         except BaseException:
             if reader is not None:
                 reader.close()
             raise
-        return live.session, reader
+        return created, reader
+
+
+async def _create(
+    request: web.Request,
+    session: Session,
+    messages: Sequence[Content],
+    prepared: PreparedResponse,
+    records: Sequence[Record],
+) -> Session:
+    sessions, owner = sessions_at(request)
+    live = sessions.new(owner, session)
+    await sessions.create(live, messages, prepared, records)
+    return live.session
+
+
+async def _create_in_worktree(
+    request: web.Request, session: Session, messages: Sequence[Content], asked: Creation
+) -> Session:
+    """Creates a session in a folder of its own, with the files of the folder that it names."""
+    sessions, owner = sessions_at(request)
+    worktrees = request.app.get(WORKTREES)
+    if worktrees is None:
+        message = "This server makes no worktrees: ask the operator to set PROXY_SNAPSHOTS=sessions."
+        raise wire.refuse(message, WORKTREE_HEADER)
+    if session.environment["type"] == "none":
+        raise bad_request(
+            "A session without a folder has no worktree: leave the header out.", WORKTREE_HEADER
+        )
+    async with worktrees.made(request[CLIENT], session) as made:
+        remote = session.environment["remote_url"]
+        session = replace(session, environment=folder_environment(session.id, made.folder, remote))
+        prepared = await sessions.turn_requests.check_settings(owner, session, messages)
+        return await _create(request, session, messages, prepared, [*asked.records(session), made.record])
+
+
+def worktree_in(request: web.Request) -> bool:
+    """Returns whether the client wants a worktree for a session. Raises `Fault` for a value that means neither."""
+    given = request.headers.get(WORKTREE_HEADER, "").strip().lower()
+    if given not in ("", "true", "false"):
+        raise bad_request(f"The header {WORKTREE_HEADER} must be `true` or `false`.", WORKTREE_HEADER)
+    return given == "true"
 
 
 async def _session_of(request: web.Request, given: wire.SessionBody) -> tuple[Session, list[Content]]:

@@ -22,6 +22,8 @@ from codex_proxy.store.values import Record
 from codex_proxy.surfaces.requests.options import SANDBOX_HEADER
 
 KEY_HEADER: Final = "Idempotency-Key"
+WORKTREE_HEADER: Final = "X-Codex-Worktree"
+"""With `true` a new session works in a folder of its own."""
 MAX_KEY: Final = 256
 """Maximum characters of an `Idempotency-Key`."""
 KEPT_SECONDS: Final = 24 * 3600
@@ -78,7 +80,9 @@ async def creation(request: web.Request, body: bytes) -> AsyncIterator[Creation]
         return
     sessions, owner = sessions_at(request)
     id = hashlib.sha256(key.encode()).hexdigest()
-    asked = (request.path, request.headers.get(SANDBOX_HEADER, ""))
+    asked = [request.path, request.headers.get(SANDBOX_HEADER, "")]
+    if worktree := request.headers.get(WORKTREE_HEADER):
+        asked.append(worktree)
     digest = hashlib.sha256(msgspec.json.encode(asked) + body).hexdigest()
     async with sessions.changing(owner, id):
         found, known = await sessions.store.find(owner, CREATED, id), None

@@ -27,7 +27,7 @@ from codex_proxy.parts.sessions import (
 )
 from codex_proxy.parts.sessions.agents import Agent, AgentDeleted
 from codex_proxy.parts.sessions.answers import answer_ask
-from codex_proxy.parts.sessions.creations import MAX_KEY
+from codex_proxy.parts.sessions.creations import MAX_KEY, WORKTREE_HEADER
 from codex_proxy.parts.sessions.service import SESSIONS, Sessions
 from codex_proxy.parts.sessions.sessions import AgentSession, Environment, SessionDeleted, Turn
 from codex_proxy.parts.sessions.subagents import SubagentObject
@@ -102,6 +102,12 @@ _IDEMPOTENCY: Final = Parameter(
 CREATION: Final = replace(
     _IDEMPOTENCY, description="The same request with the same key within a day gets the same session."
 )
+_WORKTREE: Final = Parameter(
+    WORKTREE_HEADER,
+    "header",
+    one_of("true", "false"),
+    "`true`: the session works in a folder of its own, with the files of the one that it names (docs/snapshots.md).",
+)
 _IDS: Final = {
     "id": "The id of the agent, session, environment or response.",
     "turn_id": "The id of a turn.",
@@ -158,7 +164,7 @@ ENDPOINTS: Final = (
         status="201",
         body=wire.SessionBody,
         streams=Object,
-        parameters=(CREATION,),
+        parameters=(CREATION, _WORKTREE),
         description="Details: docs/agents-api.md.",
     ),
     _endpoint(

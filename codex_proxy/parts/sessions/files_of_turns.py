@@ -1,4 +1,4 @@
-"""What a part that keeps the files of turns does for the forks of sessions."""
+"""What a part that keeps the files of turns does for new sessions: for forks, and for those with a worktree."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from aiohttp import web
 
 from codex_proxy.admission.clients import Client
 from codex_proxy.parts.sessions.sessions import Entry, Session
+from codex_proxy.store.values import Record
 
 
 class Point(NamedTuple):
@@ -34,6 +35,31 @@ class FilesOfTurns(Protocol):
         """
 
 
+class NewWorktree(NamedTuple):
+    """The worktree of a session that is not stored yet. `folder`: its path without links; `record`: what is stored with
+    the session.
+    """
+
+    folder: str
+    record: Record
+
+
+class Worktrees(Protocol):
+    """Makes folders in which sessions work, with the files of the folders that they were created for."""
+
+    def made(self, client: Client, session: Session) -> AbstractAsyncContextManager[NewWorktree]:
+        """Makes the worktree of a new session, with the files that its folder has. What was made is removed if
+        something is raised there. Raises `Fault`.
+        """
+
+    async def of_fork(self, owner: str, session: str, fork: str) -> list[Record]:
+        """Returns what is stored with a fork that works in the folder of a session: it shares the worktree, if the
+        session has one.
+        """
+
+
+WORKTREES: Final = web.AppKey("worktrees", Worktrees)
+"""Not set if the server keeps no files."""
 LIST_OF_ARTIFACTS: Final[web.AppKey[Callable[[web.Request], Awaitable[web.Response]]]] = web.AppKey(
     "list_of_artifacts"
 )

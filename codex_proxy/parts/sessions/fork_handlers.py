@@ -26,7 +26,7 @@ from codex_proxy.parts.sessions.commands import conflict
 from codex_proxy.parts.sessions.conversation import MANY_ENTRIES
 from codex_proxy.parts.sessions.creation_handlers import environment_of, sandbox_in
 from codex_proxy.parts.sessions.creations import Creation, creation
-from codex_proxy.parts.sessions.files_of_turns import FILES_OF_TURNS, points_before
+from codex_proxy.parts.sessions.files_of_turns import FILES_OF_TURNS, WORKTREES, points_before
 from codex_proxy.parts.sessions.forks import beginning_in, fork_of, kept_entries, past_of
 from codex_proxy.parts.sessions.records import records_of
 from codex_proxy.parts.sessions.request_values import id_in, parse, sessions_at
@@ -50,6 +50,7 @@ from codex_proxy.store.values import (
     ChainTurn,
     ContextTooLarge,
     NotStored,
+    Record,
     StoredItem,
     StoredResponse,
 )
@@ -89,7 +90,9 @@ async def _fork(request: web.Request, given: wire.ForkBody, asked: Creation) -> 
     fork = fork_of(source, sessions.new_id("sess_"), entries, given.title, sessions.now())
     files = request.app.get(FILES_OF_TURNS)
     if given.folder is None:
-        return await _create(request, fork, turns, entries, asked)
+        worktrees = request.app.get(WORKTREES)
+        shared = [] if worktrees is None else await worktrees.of_fork(owner, source.id, fork.id)
+        return await _create(request, fork, turns, entries, asked, more=shared)
     if files is None:
         raise wire.refuse(NO_FILES, "folder")
     await sessions.turn_requests.check_settings(owner, fork)  # before anything is written
@@ -170,9 +173,10 @@ async def _create(
     entries: Sequence[Entry],
     asked: Creation,
     placed: AbstractAsyncContextManager[str | None] | None = None,
+    more: Sequence[Record] = (),
 ) -> Session:
     """Stores a new session with copies of these entries, which are of some of these turns. `placed`: writes its files,
-    and yields its folder.
+    and yields its folder; `more`: what else is stored with it.
     """
     sessions, owner = sessions_at(request)
     request[NOTES] |= {"session": session.id, "model": session.agent.model}
@@ -183,7 +187,8 @@ async def _create(
         async with placed or contextlib.nullcontext() as folder:
             if folder is not None:
                 created = replace(session, environment=folder_environment(session.id, folder))
-            created, copies = await _store(sessions, owner, created, turns, entries, asked)
+            records = [*asked.records(created), *more]
+            created, copies = await _store(sessions, owner, created, turns, entries, records)
         files = request.app.get(FILES_OF_TURNS)
         if files is not None and session.forked_from:
             copied = [turn for turn, _ in groupby(entries, lambda entry: entry.turn)]
@@ -199,14 +204,16 @@ async def _store(
     session: Session,
     turns: Sequence[SessionTurn],
     entries: Sequence[Entry],
-    asked: Creation,
+    more: Sequence[Record],
 ) -> tuple[Session, list[SessionTurn]]:
-    """Stores a new session. Returns it with the copies of the turns of which it has entries, in their order."""
+    """Stores a new session with these records. Returns it with the copies of the turns of which it has entries, in
+    their order.
+    """
     prepared = await sessions.turn_requests.check_settings(owner, session)
     now, long = sessions.epoch(), len(entries) > MANY_ENTRIES
     past = await beside_the_loop(partial(past_of, session, turns, entries, sessions.new_id, now), long=long)
     stored: list[Stored] = [*past.turns, *past.entries, *([past.page] if past.page else [])]
     records, _ = await beside_the_loop(partial(records_of, session, stored, now, session.storage), long=long)
     live = sessions.new(owner, session, past)
-    await sessions.create(live, [], prepared, [*records, *asked.records(session)])
+    await sessions.create(live, [], prepared, [*records, *more])
     return live.session, past.turns

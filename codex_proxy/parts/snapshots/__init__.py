@@ -1,5 +1,6 @@
 """Snapshots: a turn of a session is kept with the files of its folder before and after it, by the real `git`."""
 
+from pathlib import Path
 from typing import Final, Literal
 
 from pydantic import BaseModel, Field
@@ -36,6 +37,11 @@ class SnapshotSettings(BaseModel):
         "",
         description="patterns between commas, as in a .gitignore: which files that turns have added or changed are "
         "artifacts of their sessions",
+    )
+    worktrees: Path | None = Field(
+        None,
+        description="folder of the worktrees of sessions; without it one beside the state folder, with `-worktrees` "
+        "behind its name",
     )
     snapshot_max_file_bytes: int = Field(
         32 << 20, gt=0, le=1 << 30, description="largest file that is kept, in bytes; larger ones are named"

@@ -6,8 +6,15 @@ from typing import Any, Final
 
 from codex_proxy.http.endpoint import AnswerType, Endpoint, Handler
 from codex_proxy.parts.sessions.endpoints import BETA
-from codex_proxy.parts.snapshots import artifacts, handlers
-from codex_proxy.parts.snapshots.wire import RevertBody, TurnChanges, TurnReverted
+from codex_proxy.parts.snapshots import artifacts, handlers, worktree_handlers
+from codex_proxy.parts.snapshots.wire import (
+    MergeBody,
+    RevertBody,
+    SessionMerged,
+    SessionWorktree,
+    TurnChanges,
+    TurnReverted,
+)
 
 _TURN: Final = "/agents/sessions/{id}/turns/{turn_id}"
 _ARTIFACT: Final = "/agents/sessions/{id}/artifacts/{artifact_id}"
@@ -38,6 +45,16 @@ ENDPOINTS: Final = (
     _endpoint("GET /agents/sessions/{id}/patch", handlers.retrieve_session_patch, handlers.PATCH_TYPE),
     _endpoint(
         f"POST {_TURN}/revert", handlers.revert_turn, TurnReverted, body=RevertBody, body_required=False
+    ),
+    _endpoint(
+        "GET /agents/sessions/{id}/worktree", worktree_handlers.retrieve_session_worktree, SessionWorktree
+    ),
+    _endpoint(
+        "POST /agents/sessions/{id}/merge",
+        worktree_handlers.merge_session,
+        SessionMerged,
+        body=MergeBody,
+        body_required=False,
     ),
     _endpoint(f"GET {_ARTIFACT}", artifacts.retrieve_artifact, artifacts.SessionArtifact),
     _endpoint(

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,18 +25,22 @@ REPACK_SECONDS: Final = 900.0
 """Seconds after which a git that makes one pack of many is killed."""
 MANY_PACKS: Final = 40
 """Packs from which on they become one."""
+_MOST_CONFLICTS: Final = 127
+"""The highest exit status of `git merge-file` that tells conflicts, and no error."""
 _VERSION: Final = re.compile(r"git version (\d+)\.(\d+)")
 _SECTIONS: Final = re.compile(rb"^diff --git ", re.MULTILINE)
 _OPTIONS: Final = {
     "core.hooksPath": "/dev/null",
     "core.fsmonitor": "false",
+    "core.splitIndex": "false",
     "core.bigFileThreshold": "4m",
     "gc.auto": "0",
     "maintenance.auto": "false",
     "pack.threads": "1",
     "protocol.allow": "never",
 }
-_ATTRIBUTES: Final = b"* -text -ident !filter !working-tree-encoding !diff\n"
+ATTRIBUTES: Final = b"* -text -ident !filter !working-tree-encoding !diff\n"
+"""With which git leaves every file's bytes as they are."""
 
 
 class GitError(Exception):
@@ -85,13 +90,13 @@ class GitDirectory:
         """Creates it if it does not exist, and removes what a killed server has left."""
         if not (self.path / "HEAD").exists():
             make_folder(self.path)
-            self._run("init", "--bare", "-q", "--template=", ".")
-            self._run("hash-object", "-w", "--stdin")  # the empty text, with which others are compared
+            self.run("init", "--bare", "-q", "--template=", ".")
+            self.run("hash-object", "-w", "--stdin")  # the empty text, with which others are compared
         attributes = self.path / "info" / "attributes"
-        if not attributes.exists() or attributes.read_bytes() != _ATTRIBUTES:
+        if not attributes.exists() or attributes.read_bytes() != ATTRIBUTES:
             make_folder(attributes.parent)
             with replace_file(attributes) as out:
-                out.write(_ATTRIBUTES)
+                out.write(ATTRIBUTES)
         for pattern in ("objects/pack/tmp_*", "objects/tmp_*", "refs/**/*.lock", "*.lock"):
             for left in self.path.glob(pattern):
                 left.unlink(missing_ok=True)
@@ -100,13 +105,13 @@ class GitDirectory:
     def sizes(self, digests: Iterable[str]) -> dict[str, int]:
         """Returns the bytes of objects that are there."""
         given = "".join(f"{digest}\n" for digest in digests).encode()
-        told = self._run("cat-file", "--batch-check=%(objectname) %(objectsize)", given=given).decode()
+        told = self.run("cat-file", "--batch-check=%(objectname) %(objectsize)", given=given).decode()
         lines = (line.split() for line in told.splitlines())
         return {digest: int(size) for digest, size in lines if size != "missing"}
 
     def add_pack(self, pack: IO[bytes]) -> None:
         """Adds the objects of a pack, which is read from its beginning."""
-        self._run("index-pack", "--stdin", stdin=pack)
+        self.run("index-pack", "--stdin", stdin=pack)
 
     def set_refs(self, refs: Mapping[str, str | None]) -> None:
         """Sets refs (`refs/...`) to objects; None removes one."""
@@ -115,17 +120,17 @@ class GitDirectory:
             for name, object in refs.items()
         ]
         if lines:
-            self._run("update-ref", "--stdin", given="".join(lines).encode())
+            self.run("update-ref", "--stdin", given="".join(lines).encode())
 
-    def refs(self) -> dict[str, str]:
-        """Returns all refs with their objects."""
-        told = self._run("for-each-ref", "--format=%(refname) %(objectname)").decode()
+    def refs(self, *names: str) -> dict[str, str]:
+        """Returns all refs with their objects, or those with these names and below them."""
+        told = self.run("for-each-ref", "--format=%(refname) %(objectname)", *names).decode()
         return {name: object for name, _, object in (line.partition(" ") for line in told.splitlines())}
 
     def repack(self) -> None:
         """Makes one pack of all objects that a ref reaches, and removes the others."""
-        self._run("repack", "-a", "-d", "-q", "--no-write-bitmap-index", seconds=REPACK_SECONDS)
-        self._run("pack-refs", "--all")
+        self.run("repack", "-a", "-d", "-q", "--no-write-bitmap-index", seconds=REPACK_SECONDS)
+        self.run("pack-refs", "--all")
 
     @property
     def packs(self) -> int:
@@ -173,6 +178,27 @@ class GitDirectory:
             }
             yield GitDirectory(self._program, self.path, more)
 
+    def merge(self, one: bytes, before: bytes, other: bytes) -> bytes | None:
+        """Returns a text with what both texts have changed of an earlier one; None if these are the same lines."""
+        with temporary_folder("merge", self.path) as (folder, _):
+            names = [os.path.join(folder, name) for name in ("one", "before", "other")]
+            for name, text in zip(names, (one, before, other), strict=True):
+                Path(name).write_bytes(text)
+            done = self._done("merge-file", "-p", "-q", *names)
+        if not 0 <= done.returncode <= _MOST_CONFLICTS:
+            raise GitError("git merge-file failed")
+        return None if done.returncode else done.stdout
+
+    def copy_objects(self, names: Iterable[str], to: GitDirectory) -> None:
+        """Adds objects of this directory, with all that they name, to another one."""
+        given = "".join(f"{name}\n" for name in names).encode()
+        with tempfile.TemporaryFile(dir=self.path) as pack:
+            done = self._done("pack-objects", "--revs", "--stdout", "-q", given=given, stdout=pack)
+            if done.returncode:
+                raise GitError("git pack-objects failed")
+            pack.seek(0)
+            to.add_pack(pack)
+
     def patch(self, before: str, after: str, limit: int) -> bytes:
         """Returns what makes the files of a tree those of another one, for `git apply`. Raises `OverflowError` if that
         has more bytes.
@@ -209,10 +235,10 @@ class GitDirectory:
     def tree_of_texts(self, texts: Sequence[bytes]) -> str:
         """Makes a tree of texts, whose names are their numbers. Returns its id."""
         lines = [f"100644 blob {text.decode()}\t{index}\n" for index, text in enumerate(texts)]
-        told = self._run("mktree", "--missing", given="".join(lines).encode())
+        told = self.run("mktree", "--missing", given="".join(lines).encode())
         return told.decode().strip()
 
-    def _run(
+    def run(
         self,
         *arguments: str,
         given: bytes | None = None,
@@ -220,26 +246,36 @@ class GitDirectory:
         seconds: float = GIT_SECONDS,
     ) -> bytes:
         """Runs a git command, with this input. Returns its output."""
+        done = self._done(*arguments, given=given, stdin=stdin, seconds=seconds)
+        if done.returncode:
+            lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+            raise GitError(f"git {arguments[0]} failed: {lines[-1] if lines else done.returncode}")
+        return done.stdout
+
+    def _done(
+        self,
+        *arguments: str,
+        given: bytes | None = None,
+        stdin: IO[bytes] | None = None,
+        stdout: IO[bytes] | int = subprocess.PIPE,
+        seconds: float = GIT_SECONDS,
+    ) -> subprocess.CompletedProcess[bytes]:
         source: dict[str, Any] = (
             {"input": given} if given is not None else {"stdin": stdin or subprocess.DEVNULL}
         )
         try:
-            done = subprocess.run(
+            return subprocess.run(
                 self._command(*arguments),
                 cwd=self.path,
                 env=self._environment,
-                capture_output=True,
+                stdout=stdout,
+                stderr=subprocess.PIPE,
                 timeout=seconds,
                 check=False,
                 **source,
             )
         except subprocess.TimeoutExpired:
             raise GitError(f"git {arguments[0]} took longer than {seconds:g} s") from None
-        told: bytes = done.stdout
-        if done.returncode:
-            lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-            raise GitError(f"git {arguments[0]} failed: {lines[-1] if lines else done.returncode}")
-        return told
 
     def _command(self, *arguments: str) -> list[str]:
         options = [part for name, value in _OPTIONS.items() for part in ("-c", f"{name}={value}")]

@@ -141,7 +141,7 @@ async def revert_turn(request: web.Request) -> web.Response:
         object="turn.reverted",
         session_id=turn.session,
         turn_id=turn.id,
-        paths=_shown(tuple(done.paths), MAX_REVERTED),
+        paths=shown_paths(tuple(done.paths), MAX_REVERTED),
         kept=done.kept or None,
     )
     return json_response(reverted)
@@ -157,7 +157,7 @@ async def _check_may_write(request: web.Request, turn: SessionTurn, files: TurnF
 
 
 def _changed_since(paths: Sequence[bytes], *, force: bool) -> Fault:
-    named = ", ".join(_shown(tuple(paths[:MAX_NAMED])))
+    named = ", ".join(shown_paths(tuple(paths[:MAX_NAMED])))
     more = f" and {len(paths) - MAX_NAMED} more" if len(paths) > MAX_NAMED else ""
     advice = "" if force else " `force` overwrites them, and keeps what is there."
     message = f"Not as the turn has left them: {named}{more}. Nothing was changed.{advice}"
@@ -189,12 +189,13 @@ def _changes(
         state=files.state if files else "off",
         reason=(files.reason or None) if files else None,
         others_wrote=files.others_wrote if files else False,
-        newly_ignored=_shown(files.newly_ignored) if files else [],
-        left_out=_shown(files.left_out) if files else [],
+        newly_ignored=shown_paths(files.newly_ignored) if files else [],
+        left_out=shown_paths(files.left_out) if files else [],
         truncated=truncated,
         data=data,
     )
 
 
-def _shown(paths: tuple[bytes, ...], most: int = 100) -> list[str]:
+def shown_paths(paths: tuple[bytes, ...], most: int = 100) -> list[str]:
+    """Returns the first paths of some, as texts."""
     return [escape(os.fsdecode(path)) for path in paths[:most]]

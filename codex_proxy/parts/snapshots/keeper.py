@@ -25,7 +25,7 @@ from codex_proxy.parts.snapshots.difference import differences, newly_ignored
 from codex_proxy.parts.snapshots.folders import FolderName, FolderSnapshots, Kept, names_in
 from codex_proxy.parts.snapshots.git import GitError
 from codex_proxy.parts.snapshots.ignored import rules_above
-from codex_proxy.parts.snapshots.records import KIND, TurnFiles, files_of, record_id
+from codex_proxy.parts.snapshots.records import KIND, TurnFiles, files_of, record_id, worktree_of
 from codex_proxy.parts.snapshots.threads import in_thread
 from codex_proxy.parts.snapshots.walk import Limits, RulesUsed, SnapshotError
 from codex_proxy.parts.snapshots.writers import Writer, Writers
@@ -41,6 +41,8 @@ SNAPSHOT_SECONDS: Final = 120.0
 """Seconds after which a snapshot is given up, also if no turn waits for it any more."""
 REF_OF_TURNS: Final = "refs/turns/"
 """How the names of the refs begin that keep the trees of turns."""
+REF_OF_WORKTREES: Final = "refs/worktrees/"
+"""How the names of the refs begin that keep the trees of sessions' worktrees."""
 RESTARTED: Final = (
     "the server was restarted in the turn, or its .gitignore files have too many patterns to be remembered"
 )
@@ -90,7 +92,7 @@ class Keeper:
         self.limits = Limits(
             settings.snapshot_max_files, settings.snapshot_max_bytes, settings.snapshot_max_file_bytes
         )
-        self._program, self._store, self._clock = program, store, clock
+        self.program, self._store, self._clock = program, store, clock
         self._wait = settings.snapshot_wait
         self._max_total = settings.snapshot_max_total_bytes
         self._folders: dict[str, FolderSnapshots] = {}
@@ -106,7 +108,7 @@ class Keeper:
         """Returns the snapshots at a place (`FolderName.place`)."""
         found = self._folders.get(place)
         if found is None:
-            found = self._folders[place] = FolderSnapshots(self._program, self.root, place)
+            found = self._folders[place] = FolderSnapshots(self.program, self.root, place)
         return found
 
     async def take(
@@ -332,6 +334,9 @@ class Keeper:
         return sorted(found, key=lambda each: each[0])
 
     async def _is_wanted(self, owner: str, ref: str) -> bool:
+        if ref.startswith(REF_OF_WORKTREES):
+            session = ref.removeprefix(REF_OF_WORKTREES).partition("/")[0]
+            return await worktree_of(self._store, owner, session) is not None
         if not ref.startswith(REF_OF_TURNS):
             return True
         turn = ref.removeprefix(REF_OF_TURNS).partition("/")[0]

@@ -1,4 +1,6 @@
-"""What the store has of a turn's files: a record below the turn, with the ids of the trees before and after it."""
+"""What the store has of files: a record below each turn, with the ids of the trees before and after it, and one below
+each session with a worktree.
+"""
 
 from __future__ import annotations
 
@@ -47,3 +49,31 @@ async def files_of(store: Store, owner: str, turn: str) -> TurnFiles | None:
     """Returns what the store has of a turn's files, if anything."""
     found = await store.record(owner, KIND, record_id(turn))
     return None if found is None else msgspec.json.decode(found.json, type=TurnFiles)
+
+
+WORKTREE: Final = "session_worktree"
+"""The kind of the records of worktrees."""
+
+
+class Worktree(msgspec.Struct, frozen=True, kw_only=True):
+    """The worktree of a session. `base`: the tree, in the snapshots of the worktree's folder, with the files that it
+    was made with, or that were last merged.
+    """
+
+    session: str
+    folder: str
+    source: str
+    """The folder whose files it had in the beginning. Both are absolute paths without links."""
+    base: str
+
+    def record(self, now: float) -> Record:
+        """Returns its record. `now`: seconds since 1970."""
+        json = msgspec.json.encode(self)
+        id = f"{self.session}/worktree"
+        return Record(kind=WORKTREE, id=id, json=json, created=now, parent=self.session)
+
+
+async def worktree_of(store: Store, owner: str, session: str) -> Worktree | None:
+    """Returns the worktree of a session, if it has one."""
+    found = await store.record(owner, WORKTREE, f"{session}/worktree")
+    return None if found is None else msgspec.json.decode(found.json, type=Worktree)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -14,15 +15,16 @@ from aiohttp import web
 
 from codex_proxy.app.server_parts import ServerPart, ServerParts
 from codex_proxy.core.own_errors import repeat
-from codex_proxy.http.app_keys import CLOCK, RUNS
+from codex_proxy.http.app_keys import CLIENTS, CLOCK, RUNS
 from codex_proxy.parts import own_settings
-from codex_proxy.parts.sessions.files_of_turns import FILES_OF_TURNS, LIST_OF_ARTIFACTS
+from codex_proxy.parts.sessions.files_of_turns import FILES_OF_TURNS, LIST_OF_ARTIFACTS, WORKTREES
 from codex_proxy.parts.snapshots import SnapshotSettings
 from codex_proxy.parts.snapshots.artifacts import PATTERNS, Patterns, list_artifacts
 from codex_proxy.parts.snapshots.forking import FilesOfForks
 from codex_proxy.parts.snapshots.git import git_on_path
 from codex_proxy.parts.snapshots.handlers import KEEPER
 from codex_proxy.parts.snapshots.keeper import Keeper
+from codex_proxy.parts.snapshots.worktrees import SessionWorktrees
 from codex_proxy.settings.fields import Settings
 
 log = structlog.get_logger(__name__)
@@ -46,19 +48,36 @@ class SnapshotsPart(ServerPart):
         own = own_settings(self._settings, SnapshotSettings)
         app[KEEPER] = keeper = Keeper(self._program, root, self._store, own, app[CLOCK])
         app[FILES_OF_TURNS] = FilesOfForks(keeper)
+        worktrees = _worktrees_of(self._settings)
+        app[CLIENTS].add_own_folders(worktrees)
+        app[WORKTREES] = made = SessionWorktrees(keeper, self._store, worktrees)
         if own.snapshot_artifacts:
             app[PATTERNS], app[LIST_OF_ARTIFACTS] = Patterns(own.snapshot_artifacts), list_artifacts
         app[RUNS].preparers.append(keeper)
-        app.cleanup_ctx.append(partial(_run, keeper))
+        app.cleanup_ctx.append(partial(_run, keeper, made))
 
 
 def _root_of(settings: Settings) -> Path:
-    """Returns the folder of all snapshots: one for each store, which alone knows whose they are. Of the database's URL
-    neither user nor password count, so that its name tells nothing of them.
+    """Returns the folder of all snapshots: one for each store, which alone knows whose they are."""
+    return settings.state_dir.expanduser().absolute() / "snapshots" / _name_of_store(settings)
+
+
+def _worktrees_of(settings: Settings) -> str:
+    """Returns the folder of all worktrees, without links: one for each store. It is outside of the state folder, in
+    which agents may neither read nor write.
+    """
+    state = settings.state_dir.expanduser().absolute()
+    given = own_settings(settings, SnapshotSettings).worktrees
+    root = state.with_name(f"{state.name}-worktrees") if given is None else given.expanduser().absolute()
+    return os.path.realpath(root / _name_of_store(settings))
+
+
+def _name_of_store(settings: Settings) -> str:
+    """Returns the name of what belongs to the store. Of a database's URL neither user nor password count, so that it
+    tells nothing of them.
     """
     store = str(settings.store_file) if settings.in_file else _without_user(settings.store)
-    name = hashlib.sha256(store.encode()).hexdigest()[:16]
-    return settings.state_dir.expanduser().absolute() / "snapshots" / name
+    return hashlib.sha256(store.encode()).hexdigest()[:16]
 
 
 def _without_user(url: str) -> str:
@@ -67,13 +86,17 @@ def _without_user(url: str) -> str:
     return f"{scheme}{separator}{place.rpartition('@')[2]}{slash}{path}"
 
 
-async def _run(keeper: Keeper, _: web.Application) -> AsyncIterator[None]:
+async def _run(keeper: Keeper, worktrees: SessionWorktrees, _: web.Application) -> AsyncIterator[None]:
+    async def prune() -> None:
+        await keeper.prune()
+        await worktrees.prune()
+
     async def run() -> None:
         try:
-            await keeper.prune()
+            await prune()
         except Exception:
             log.exception("snapshots_not_pruned")
-        await repeat(keeper.prune, after=partial(asyncio.sleep, PRUNE_SECONDS), failed="snapshots_not_pruned")
+        await repeat(prune, after=partial(asyncio.sleep, PRUNE_SECONDS), failed="snapshots_not_pruned")
 
     task = asyncio.create_task(run())
     yield

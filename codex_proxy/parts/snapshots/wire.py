@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from typing import Annotated, Literal, TypedDict
+
+from pydantic import Field
 
 from codex_proxy.surfaces.requests.body import RequestModel
 
@@ -49,3 +51,30 @@ class RevertBody(RequestModel, extra="allow"):
     """The body of `POST /v1/agents/sessions/{id}/turns/{turn_id}/revert`."""
 
     force: bool = False
+
+
+class SessionWorktree(TypedDict):
+    """The folder of its own in which a session works."""
+
+    object: Literal["session.worktree"]
+    session_id: str
+    folder: str
+    source: str
+    repository: bool
+
+
+class SessionMerged(TypedDict):
+    object: Literal["session.merged"]
+    session_id: str
+    source: str
+    paths: list[str]
+    branch: str | None
+    commit: str | None
+    kept: str | None
+
+
+class MergeBody(RequestModel, extra="allow"):
+    """The body of `POST /v1/agents/sessions/{id}/merge`."""
+
+    branch: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    message: Annotated[str, Field(min_length=1, max_length=10_000)] | None = None

@@ -1,0 +1,158 @@
+"""Git repositories that are not the server's own: the one that a worktree gets, and a branch in that of a user. Only
+plumbing is run there, without hooks, filters and signatures, and never git in a folder of files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from codex_proxy.files.placed import opened_below
+from codex_proxy.files.private import temporary_folder
+from codex_proxy.parts.snapshots.difference import Difference
+from codex_proxy.parts.snapshots.git import ATTRIBUTES, GitDirectory, GitError
+from codex_proxy.parts.snapshots.ignored import MAX_ABOVE, MAX_BYTES
+from codex_proxy.parts.snapshots.objects import TreeEntry
+
+BRANCH: Final = "worktree"
+"""The branch of a worktree's repository."""
+NO_OBJECT: Final = "0" * 40
+_CONFIG: Final = b"[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n"
+_AUTHOR: Final = {
+    f"GIT_{role}_{what}": value
+    for role in ("AUTHOR", "COMMITTER")
+    for what, value in (("NAME", "codex-proxy"), ("EMAIL", "codex-proxy@localhost"))
+}
+_BRANCH_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/-]{0,199}")
+
+
+class NoRepositoryError(Exception):
+    """The folder is not the root of a repository in which a branch can be made."""
+
+
+class BranchExistsError(Exception):
+    """The repository has a branch of this name."""
+
+
+def make_repository(program: str, source: GitDirectory, tree: str, folder: str, exclude: bytes) -> None:
+    """Makes a folder, which has the files of a tree, a repository with one commit of them. `source`: has the tree;
+    `exclude`: patterns of files that are ignored there. Raises `GitError`, and `OSError`.
+    """
+    path = Path(folder) / ".git"
+    path.mkdir(mode=0o700)
+    git = GitDirectory(program, path, _AUTHOR)
+    git.run("init", "--bare", "-q", "--template=", ".")
+    git.run("symbolic-ref", "HEAD", f"refs/heads/{BRANCH}")
+    source.copy_objects([tree], git)
+    git.run("read-tree", tree)
+    whole = git.run("write-tree").decode().strip()  # with git's own modes
+    commit = git.run("commit-tree", whole, "-m", "The files of the folder that this worktree was made of")
+    git.run("update-ref", f"refs/heads/{BRANCH}", commit.decode().strip())
+    (path / "config").write_bytes(_CONFIG)
+    (path / "info").mkdir(exist_ok=True)
+    (path / "info" / "attributes").write_bytes(ATTRIBUTES)
+    (path / "info" / "exclude").write_bytes(exclude)
+
+
+def exclusions_of(folder: str) -> bytes:
+    """Returns the patterns from outside of a folder's files by which some of them are ignored, as far as they mean the
+    same in another folder: the exclusions of its repository, and names in the `.gitignore` of the folders above it.
+    """
+    above = [folder]
+    while not os.path.lexists(os.path.join(above[-1], ".git")):
+        if len(above) > MAX_ABOVE or above[-1] == "/":
+            return b""
+        above.append(os.path.dirname(above[-1]))
+    files = [(*Path(above[-1]).parts[1:], ".git", "info", "exclude")]
+    files += [(*Path(each).parts[1:], ".gitignore") for each in above[:0:-1]]
+    lines = [line for file in files for line in _read(file).splitlines()]
+    return b"".join(line + b"\n" for line in lines if len(above) == 1 or b"/" not in line.rstrip(b"/ "))
+
+
+def _read(names: Sequence[str]) -> bytes:
+    """Returns the beginning of a file, given by the names of its path; nothing where it cannot be read, or a link leads
+    to it.
+    """
+    with contextlib.suppress(OSError), opened_below("/", names[:-1]) as place:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        with os.fdopen(os.open(names[-1], flags, dir_fd=place), "rb") as file:
+            return file.read(MAX_BYTES) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
+    return b""
+
+
+def is_branch_name(name: str) -> bool:
+    """Whether a branch of this name can be made: of the names that git allows, those that need no quotes in a shell."""
+    parts = name.split("/")
+    wrong = any(
+        not part or part.startswith((".", "-")) or part.endswith((".", ".lock")) or ".." in part
+        for part in parts
+    )
+    return _BRANCH_NAME.fullmatch(name) is not None and not wrong and name != "HEAD"
+
+
+def commit_to_branch(
+    program: str, folder: str, objects: GitDirectory, changes: Sequence[Difference], branch: str, message: str
+) -> str:
+    """Makes a branch in the repository of a folder: a commit on what is checked out there, with what changes have left.
+    Neither the folder's files nor its index are changed. `objects`: has the files' contents. Returns the commit's id.
+    Raises `NoRepositoryError`, `BranchExistsError`, `GitError`, and `OSError`.
+    """
+    path = Path(folder) / ".git"
+    if not _is_whole_repository(path, branch):
+        raise NoRepositoryError
+    with temporary_folder("index", objects.path) as (own, _):
+        more = {**_AUTHOR, "GIT_INDEX_FILE": os.path.join(own, "index")}
+        git = GitDirectory(program, path, more)
+        if _is_taken(git, f"refs/heads/{branch}"):
+            raise BranchExistsError
+        head = _head_of(git)
+        contents = {each.after.digest.hex() for each in changes if each.after is not None}
+        if contents:
+            objects.copy_objects(contents, git)
+        git.run("read-tree", *([head] if head else ["--empty"]))
+        removed_first = sorted(changes, key=lambda each: each.after is not None)
+        git.run("update-index", "-z", "--index-info", given=b"".join(map(_index_line, removed_first)))
+        tree = git.run("write-tree").decode().strip()
+        parents = ["-p", head] if head else []
+        commit = git.run("commit-tree", tree, *parents, given=message.encode() + b"\n").decode().strip()
+        git.run("update-ref", "--no-deref", f"refs/heads/{branch}", commit, NO_OBJECT)
+    return commit
+
+
+def _is_whole_repository(path: Path, branch: str) -> bool:
+    """Whether all that a branch needs is in this folder: neither it nor a part of it leads to another one."""
+    written = ("objects/pack", f"refs/heads/{branch}", f"logs/refs/heads/{branch}")
+    leads_away = any(os.path.realpath(path / name) != str(path / name) for name in written)
+    return path.is_dir() and not leads_away and not os.path.lexists(path / "commondir")
+
+
+def _is_taken(git: GitDirectory, ref: str) -> bool:
+    """Whether there is a ref of this name, below it, or with the name of a folder in which it would be."""
+    parts = ref.split("/")
+    above = ["/".join(parts[:count]) for count in range(3, len(parts))]
+    return bool(git.refs(ref)) or any(each in git.refs(each) for each in above)
+
+
+def _head_of(git: GitDirectory) -> str:
+    """Returns the commit that is checked out; empty if there is none yet."""
+    try:
+        return git.run("rev-parse", "--verify", "-q", "HEAD^{commit}").decode().strip()
+    except GitError:
+        return ""
+
+
+def _index_line(change: Difference) -> bytes:
+    if change.after is None:
+        return b"0 %s\t%s\0" % (NO_OBJECT.encode(), change.path)
+    return b"%o %s\t%s\0" % (_mode_of(change.after), change.after.digest.hex().encode(), change.path)
+
+
+def _mode_of(entry: TreeEntry) -> int:
+    if entry.is_link:
+        return entry.mode
+    return stat.S_IFREG | (0o755 if entry.mode & stat.S_IXUSR else 0o644)

@@ -1,0 +1,188 @@
+"""The handlers of sessions' worktrees. They raise `Fault`: NOT_FOUND for what does not exist or is another key's,
+CONFLICT, NOT_ALLOWED for a key that may not write. Source: docs/snapshots.md#worktrees.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+import structlog
+from aiohttp import web
+from msgspec.structs import replace
+
+from codex_proxy.core.faults import MAX_MESSAGE, Failure, Fault, FaultKind, bad_request
+from codex_proxy.core.shown_text import excerpt
+from codex_proxy.http.endpoint import json_response
+from codex_proxy.http.middleware.request_context import CLIENT, NOTES
+from codex_proxy.parts.sessions.commands import conflict
+from codex_proxy.parts.sessions.request_values import id_in, parse, sessions_at
+from codex_proxy.parts.sessions.sessions import Session
+from codex_proxy.parts.snapshots import wire
+from codex_proxy.parts.snapshots.folders import FolderName, FolderSnapshots
+from codex_proxy.parts.snapshots.forking import check_may_write
+from codex_proxy.parts.snapshots.git import GitError
+from codex_proxy.parts.snapshots.handlers import KEEPER, MAX_NAMED, MAX_REVERTED, shown_paths
+from codex_proxy.parts.snapshots.merging import MergeConflictError, Merged, merge, work_in
+from codex_proxy.parts.snapshots.records import Worktree, worktree_of
+from codex_proxy.parts.snapshots.repositories import (
+    BranchExistsError,
+    NoRepositoryError,
+    commit_to_branch,
+    is_branch_name,
+)
+from codex_proxy.parts.snapshots.threads import in_thread
+from codex_proxy.parts.snapshots.walk import SnapshotError
+from codex_proxy.parts.snapshots.worktrees import FIELD, ref_of
+from codex_proxy.store.health import require_store, store_errors_as_faults
+from codex_proxy.store.values import NotStored
+
+log = structlog.get_logger(__name__)
+
+NO_WORKTREE: Final = "This session has no worktree: it works in the folder itself."
+
+
+async def retrieve_session_worktree(request: web.Request) -> web.Response:
+    """Returns the worktree of a session: the folder in which it works, and the one of which that was made."""
+    session, worktree = await _worktree(request)
+    found = wire.SessionWorktree(
+        object="session.worktree",
+        session_id=session.id,
+        folder=worktree.folder,
+        source=worktree.source,
+        repository=await in_thread(lambda: os.path.isdir(os.path.join(worktree.source, ".git"))),
+    )
+    return json_response(found)
+
+
+async def merge_session(request: web.Request) -> web.Response:
+    """Brings what was done in a session's worktree into the folder of which that was made. Refused, with the paths, if
+    that has other changes of the same lines; then nothing is written.
+
+    `branch`: a new branch of the folder's repository gets it instead, as one commit with the `message`.
+    """
+    given, _ = await parse(request, wire.MergeBody)
+    branch = given.branch
+    if branch is not None and not is_branch_name(branch):
+        raise bad_request("'branch' must be a name that a branch of git can have, in ASCII.", "branch")
+    (sessions, owner), id = sessions_at(request), id_in(request)
+    async with sessions.changing(owner, f"{id}/merge"):
+        session, worktree = await _worktree(request)
+        await request.app[KEEPER].rest(worktree.folder)
+        await request.app[KEEPER].rest(worktree.source)
+        session = await sessions.session(owner, id)
+        _check(request, session, worktree)
+        merging = _Merging(request, session, worktree)
+        merged, commit = await merging.do(branch, given.message or f"Session {session.id}")
+    log.info("session_merged", session=session.id, files=len(merged.paths), branch=branch is not None)
+    answer = wire.SessionMerged(
+        object="session.merged",
+        session_id=session.id,
+        source=worktree.source,
+        paths=shown_paths(tuple(merged.paths), MAX_REVERTED),
+        branch=branch if commit else None,
+        commit=commit or None,
+        kept=merged.kept or None,
+    )
+    return json_response(answer)
+
+
+async def _worktree(request: web.Request) -> tuple[Session, Worktree]:
+    sessions, owner = sessions_at(request)
+    session = await sessions.session(owner, id_in(request))
+    request[NOTES] |= {"session": session.id}
+    found = None
+    if KEEPER in request.app:
+        with store_errors_as_faults():
+            found = await worktree_of(require_store(sessions.responses.store), owner, session.id)
+    if found is None:
+        raise Fault.of(FaultKind.NOT_FOUND, NO_WORKTREE)
+    return session, found
+
+
+def _check(request: web.Request, session: Session, worktree: Worktree) -> None:
+    """Raises `Fault` if a turn is at work in one of the folders, or the key may not write in that of which the worktree
+    was made.
+    """
+    keeper = request.app[KEEPER]
+    if session.turn or keeper.is_working_in(worktree.folder):
+        raise conflict("A turn is at work in the worktree. Try again when it has ended.")
+    if keeper.is_working_in(worktree.source):
+        raise conflict(f"A turn is at work in {worktree.source}. Try again when it has ended.")
+    check_may_write(session, request[CLIENT], worktree.source, FIELD)
+
+
+class _Merging:
+    def __init__(self, request: web.Request, session: Session, worktree: Worktree) -> None:
+        sessions, self._owner = sessions_at(request)
+        self._keeper, self._store = request.app[KEEPER], require_store(sessions.responses.store)
+        self._session, self._worktree, self._now = session, worktree, sessions.epoch()
+        self._own = self._snapshots_of(worktree.folder)
+
+    def _snapshots_of(self, folder: str) -> FolderSnapshots:
+        return self._keeper.snapshots_of(FolderName(self._owner, folder).place)
+
+    async def do(self, branch: str | None, message: str) -> tuple[Merged, str]:
+        """Merges into the folder, or into a branch. Returns what was done, and the commit of the branch."""
+        try:
+            if branch is None:
+                merged, commit = await self._into_folder(), ""
+            else:
+                merged, commit = await in_thread(lambda: self._into_branch(branch, message))
+        except MergeConflictError as error:
+            raise _conflicts(error.paths, self._worktree.source) from None
+        except NoRepositoryError:
+            message = f"{self._worktree.source} is not the root of a git repository of its own."
+            raise Fault(Failure(FaultKind.CONFLICT, message, param="branch")) from None
+        except BranchExistsError:
+            message = "The repository has such a branch, or one in its way: give another name."
+            raise Fault(Failure(FaultKind.CONFLICT, message, param="branch")) from None
+        except SnapshotError as error:
+            raise conflict(f"The files cannot be read: {error}.") from None
+        except (GitError, OSError) as error:
+            message = f"The session cannot be merged: {error}."
+            raise Fault(Failure(FaultKind.INTERNAL, message)) from error
+        return merged, commit
+
+    async def _into_folder(self) -> Merged:
+        session, limits = self._session.id, self._keeper.limits
+        ref, there = ref_of(session, f"merged-{time.time_ns()}"), self._snapshots_of(self._worktree.source)
+
+        def work() -> Merged:
+            done = work_in(self._own, limits, self._owner, self._worktree, ref)
+            before = ref_of(session, "before-merge")
+            return merge(self._own, there, limits, self._owner, self._worktree, done, before)
+
+        merged = await self._keeper.write_in(self._worktree.source, work)
+        record = replace(self._worktree, base=merged.tree).record(self._now)
+        try:
+            with store_errors_as_faults():
+                await self._store.write_records(self._owner, [record])
+        except NotStored:
+            return merged  # the session was deleted meanwhile
+        refs = await in_thread(lambda: self._own.git.refs(ref_of(session, "")))
+        old = [each for each in refs if each != ref]
+        await in_thread(partial(self._own.set_refs, dict.fromkeys(old)))
+        return merged
+
+    def _into_branch(self, branch: str, message: str) -> tuple[Merged, str]:
+        ref = ref_of(self._session.id, "in-branch")
+        done = work_in(self._own, self._keeper.limits, self._owner, self._worktree, ref)
+        merged = Merged([each.path for each in done.changes], done.tree, "")
+        if not done.changes:
+            return merged, ""
+        program, source = self._keeper.program, self._worktree.source
+        return merged, commit_to_branch(program, source, self._own.git, done.changes, branch, message)
+
+
+def _conflicts(paths: Sequence[bytes], source: str) -> Fault:
+    named = ", ".join(shown_paths(tuple(paths[:MAX_NAMED])))
+    more = f" and {len(paths) - MAX_NAMED} more" if len(paths) > MAX_NAMED else ""
+    message = (
+        f"Changed otherwise in {source} meanwhile: {named}{more}. Nothing was changed. Make them alike in the "
+        "worktree, by the agent or by hand, and merge again; or merge into a `branch`, where git shows the conflict."
+    )
+    return Fault.of(FaultKind.CONFLICT, excerpt(message, MAX_MESSAGE))

@@ -1,0 +1,140 @@
+"""Worktrees: a session works in a folder of its own, with a copy of the files of the folder that it was created for, so
+that several agents can work on the same files at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import structlog
+from msgspec.structs import replace
+
+from codex_proxy.admission.clients import Client, resolve_workdir
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.turn import Turn
+from codex_proxy.files.private import make_folder
+from codex_proxy.parts.sessions.commands import conflict
+from codex_proxy.parts.sessions.files_of_turns import NewWorktree
+from codex_proxy.parts.sessions.sessions import Session
+from codex_proxy.parts.snapshots.folders import FolderName, names_in
+from codex_proxy.parts.snapshots.forking import check_may_write, write_tree
+from codex_proxy.parts.snapshots.git import GitError
+from codex_proxy.parts.snapshots.keeper import REF_OF_WORKTREES, SNAPSHOT_SECONDS, Keeper
+from codex_proxy.parts.snapshots.records import Worktree, worktree_of
+from codex_proxy.parts.snapshots.repositories import exclusions_of, make_repository
+from codex_proxy.parts.snapshots.threads import in_thread
+from codex_proxy.parts.snapshots.walk import SnapshotError
+from codex_proxy.store.store import Store
+from codex_proxy.store.values import Record
+
+log = structlog.get_logger(__name__)
+
+FIELD: Final = "environment.workspace_directory"
+_NO_NAME: Final = re.compile(r"[^A-Za-z0-9_-]+")
+_MAX_NAME: Final = 40
+
+
+class SessionWorktrees:
+    """Makes the worktrees of sessions (`sessions.files_of_turns.Worktrees`), and removes those of deleted ones."""
+
+    def __init__(self, keeper: Keeper, store: Store, root: str) -> None:
+        """`root`: the folder of all worktrees, an absolute path without links."""
+        self._keeper, self._store, self._root = keeper, store, root
+        self._lost: set[str] = set()
+        """The folders that belonged to no session when that was last looked at."""
+
+    @contextlib.asynccontextmanager
+    async def made(self, client: Client, session: Session) -> AsyncIterator[NewWorktree]:
+        asked = Turn(model="", history=(), workdir=session.environment["workspace_directory"])
+        source = resolve_workdir(asked, FIELD, client.workspace).workdir
+        check_may_write(session, client, source, FIELD)
+        folder = os.path.join(client.workspace.own, _name_for(source))
+        try:
+            try:
+                base = await self._copy(client, session, source, folder)
+            except SnapshotError as error:
+                raise conflict(f"The files of the folder cannot be copied: {error}.") from None
+            except (GitError, OSError) as error:
+                message = f"The worktree cannot be made: {error}."
+                raise Fault(Failure(FaultKind.INTERNAL, message, param=FIELD)) from error
+            worktree = Worktree(session=session.id, folder=folder, source=source, base=base)
+            yield NewWorktree(folder, worktree.record(session.created_at))
+        except BaseException:
+            await in_thread(partial(shutil.rmtree, folder, ignore_errors=True))
+            raise
+
+    async def _copy(self, client: Client, session: Session, source: str, folder: str) -> str:
+        """Makes the folder with the files of another one. Returns the tree of them."""
+        keeper, name = self._keeper, FolderName(client.name, source)
+        await keeper.rest(source)
+        kept = await keeper.take(name, [ref_of(session.id, "copied")], SNAPSHOT_SECONDS)
+        snapshots = keeper.snapshots_of(name.place)
+
+        def write() -> None:
+            make_folder(Path(folder))
+            write_tree(snapshots, kept.tree, folder)
+            make_repository(keeper.program, snapshots.git, kept.tree, folder, exclusions_of(source))
+
+        await keeper.write_in(folder, write)
+        copy = await keeper.take(
+            FolderName(client.name, folder), [ref_of(session.id, "base")], SNAPSHOT_SECONDS
+        )
+        check_may_write(session, client, folder, FIELD)
+        return copy.tree
+
+    async def of_fork(self, owner: str, session: str, fork: str) -> list[Record]:
+        found = await worktree_of(self._store, owner, session)
+        if found is None:
+            return []
+        snapshots = self._keeper.snapshots_of(FolderName(owner, found.folder).place)
+        try:
+            await in_thread(partial(snapshots.set_refs, {ref_of(fork, "base"): found.base}))
+        except (GitError, OSError, SnapshotError) as error:
+            raise Fault.of(FaultKind.INTERNAL, f"The worktree cannot be shared: {error}.") from error
+        return [replace(found, session=fork).record(time.time())]
+
+    async def prune(self) -> None:
+        """Removes the folders of deleted sessions, if they were lost the last time, too: a new one belongs to a session
+        a moment later.
+        """
+        try:
+            lost = await self._find_lost()
+            for folder in lost & self._lost:
+                await self._keeper.write_in(folder, partial(shutil.rmtree, folder, ignore_errors=True))
+                log.info("worktree_removed", folder=folder)
+            self._lost = lost - self._lost
+        except (GitError, OSError) as error:
+            log.warning("worktrees_not_pruned", reason=str(error))
+
+    async def _find_lost(self) -> set[str]:
+        paths = await in_thread(lambda: [*Path(self._root).glob("*/*")])
+        there = {str(path) for path in paths}
+        for place, name in await in_thread(partial(names_in, self._keeper.root)):
+            if name.folder in there and await self._is_wanted(place, name):
+                there.discard(name.folder)
+        return there
+
+    async def _is_wanted(self, place: str, name: FolderName) -> bool:
+        refs = await in_thread(partial(self._keeper.snapshots_of(place).git.refs, REF_OF_WORKTREES))
+        sessions = {ref.removeprefix(REF_OF_WORKTREES).partition("/")[0] for ref in refs}
+        found = [await worktree_of(self._store, name.owner, session) for session in sessions]
+        return any(each is not None and each.folder == name.folder for each in found)
+
+
+def ref_of(session: str, which: str) -> str:
+    return f"{REF_OF_WORKTREES}{session}/{which}"
+
+
+def _name_for(source: str) -> str:
+    """Returns the name of a new worktree: of the folder's name, which people and agents know."""
+    name = _NO_NAME.sub("-", os.path.basename(source))[:_MAX_NAME].strip("-")
+    return f"{name or 'files'}-{secrets.token_hex(6)}"

@@ -1,0 +1,381 @@
+"""Sessions that work in folders of their own, and how their work comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from codex_proxy.files.writing import write_changes
+from codex_proxy.parts.sessions.files_of_turns import WORKTREES
+from codex_proxy.parts.snapshots import merging
+from codex_proxy.parts.snapshots.handlers import KEEPER
+from codex_proxy.parts.snapshots.worktrees import SessionWorktrees
+from tests.access.keyed import key_of, write_keys
+from tests.http.serving import Answer
+from tests.parts.sessions.driving import AGENT, AgentsClient
+from tests.parts.snapshots.working import Worker, snapshot_proxy
+from tests.waiting import eventually
+
+ON = {"X-Codex-Worktree": "true"}
+TEN = "".join(f"line {number}\n" for number in range(10))
+
+
+def hosted(folder: Path | str) -> dict[str, str]:
+    return {"type": "self_hosted", "workspace_directory": str(folder), "remote_url": ""}
+
+
+async def create(client: AgentsClient, folder: Path | str, **headers: str) -> Answer:
+    body = {"environment": hosted(folder), "agent": AGENT}
+    return await client.ask("POST", "/sessions", body, headers={**ON, **headers})
+
+
+async def in_worktree(client: AgentsClient, folder: Path) -> Worker:
+    """Returns what works in a new session with a worktree of a folder."""
+    answer = await create(client, folder)
+    assert answer.status == 201, answer.text
+    worker = Worker(client, Path(answer.body["environment"]["workspace_directory"]))
+    worker.session = answer.body["id"]
+    return worker
+
+
+async def merge(worker: Worker, **body: Any) -> Answer:
+    return await worker.client.ask("POST", f"/sessions/{worker.session}/merge", body)
+
+
+def files_in(folder: Path) -> dict[str, str]:
+    found = (each for each in folder.rglob("*") if each.is_file() and ".git" not in each.parts)
+    return {str(each.relative_to(folder)): each.read_text() for each in found}
+
+
+def git(folder: Path, *arguments: str) -> str:
+    own = {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null", "PATH": os.environ["PATH"]}
+    user = ("-c", "user.name=U", "-c", "user.email=u@localhost")
+    done = subprocess.run(
+        ["git", *user, *arguments], cwd=folder, env=own, capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+def everything_in(folder: Path) -> dict[str, tuple[int, int, bytes]]:
+    """All files below a folder, with those of its repository: modes, times and contents."""
+    found = {}
+    for path in folder.rglob("*"):
+        status = path.lstat()
+        found[str(path)] = (status.st_mode, status.st_mtime_ns, path.read_bytes() if path.is_file() else b"")
+    return found
+
+
+async def test_a_session_works_in_a_folder_of_its_own_with_the_files_of_the_workspace(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        git(folder, "init", "-q")
+        (folder / "run").write_text("#!")
+        (folder / "run").chmod(0o755)
+        (folder / "link").symlink_to("run")
+        (folder / ".gitignore").write_text("built\n")
+        (folder / ".git" / "info" / "exclude").write_text("*.mine\n")
+        (folder / "built").write_text("x")
+        (folder / "a.mine").write_text("x")
+        before = everything_in(folder)
+        worker = await in_worktree(client, folder)
+        assert not worker.folder.is_relative_to(folder)
+        assert not worker.folder.is_relative_to(tmp_path / "state")
+        assert files_in(worker.folder) == {"run": "#!", "link": "#!", ".gitignore": "built\n"}
+        assert (worker.folder / "run").stat().st_mode & 0o777 == 0o755
+        assert os.readlink(worker.folder / "link") == "run"
+
+        def work() -> None:
+            (worker.folder / "run").write_text("#!!")
+            for ignored in ("built", "b.mine"):
+                (worker.folder / ignored).write_text("y")
+
+        turn = await worker.turn(work)
+        assert [each["path"] for each in (await worker.changes(turn))["data"]] == ["run"]
+        assert git(worker.folder, "status", "--porcelain") == " M run\n"
+        assert everything_in(folder) == before
+
+
+async def test_the_work_in_a_worktree_comes_back_into_the_workspace(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        (folder / "a").write_text("1")
+        (folder / "gone").write_text("1")
+        worker = await in_worktree(client, folder)
+
+        def work() -> None:
+            (worker.folder / "a").write_text("2")
+            (worker.folder / "gone").unlink()
+            (worker.folder / "new").mkdir()
+            (worker.folder / "new" / "b").write_text("3")
+
+        await worker.turn(work)
+        merged = await merge(worker)
+        assert (merged.status, merged.body["paths"]) == (200, ["a", "gone", "new/b"]), merged.text
+        assert files_in(folder) == {"a": "2", "new/b": "3"}
+        assert (await merge(worker)).body["paths"] == []
+        (folder / "a").write_text("by its user")
+        await worker.turn(lambda: (worker.folder / "c").write_text("4"))
+        assert (await merge(worker)).body["paths"] == ["c"]
+        assert files_in(folder) == {"a": "by its user", "new/b": "3", "c": "4"}
+
+
+async def test_two_sessions_at_once_change_one_file_in_other_lines(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        (folder / "f").write_text(TEN)
+        one, two = await asyncio.gather(in_worktree(client, folder), in_worktree(client, folder))
+
+        def change(worker: Worker, old: str, new: str) -> None:
+            file = worker.folder / "f"
+            file.write_text(file.read_text().replace(old, new))
+
+        turns = await asyncio.gather(
+            one.turn(lambda: change(one, "line 1\n", "by one\n")),
+            two.turn(lambda: change(two, "line 8\n", "by two\n")),
+        )
+        assert not (await one.changes(turns[0]))["others_wrote"]
+        assert [(await merge(each)).status for each in (one, two)] == [200, 200]
+        both = TEN.replace("line 1\n", "by one\n").replace("line 8\n", "by two\n")
+        assert (folder / "f").read_text() == both
+
+
+async def test_a_conflict_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        for name in ("same", "deleted", "binary"):
+            (folder / name).write_text(TEN)
+        worker = await in_worktree(client, folder)
+
+        def work() -> None:
+            for name in ("same", "deleted", "new", "taken", "well"):
+                (worker.folder / name).write_text("by the agent\n")
+            (worker.folder / "binary").write_bytes(TEN.encode() + b"\0")
+
+        await worker.turn(work)
+        (folder / "same").write_text("by the user\n")
+        (folder / "new").write_text("by the user\n")
+        (folder / "deleted").unlink()
+        (folder / "taken").mkdir()
+        (folder / "taken" / "f").write_text("1")
+        (folder / "binary").write_text("0\n" + TEN)
+        before = everything_in(folder)
+        answer = await merge(worker)
+        assert answer.status == 409, answer.text
+        assert "binary, deleted, new, same" in answer.error["message"]
+        assert everything_in(folder) == before
+        (folder / "taken" / "f").unlink()
+        for name in ("same", "new", "deleted"):
+            (worker.folder / name).write_text("by both\n")
+            (folder / name).write_text("by both\n")
+        (folder / "binary").write_text(TEN)
+        assert (await merge(worker)).status == 200
+        assert (folder / "well").read_text() == "by the agent\n"
+
+
+async def test_a_file_that_changes_while_it_is_merged_is_a_conflict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        (folder / "a").write_text("1")
+        worker = await in_worktree(client, folder)
+        await worker.turn(lambda: (worker.folder / "a").write_text("2"))
+
+        def write(*given: Any) -> list[bytes]:
+            (folder / "a").write_text("by its user")
+            return write_changes(*given)
+
+        monkeypatch.setattr(merging, "write_changes", write)
+        answer = await merge(worker)
+        assert (answer.status, (folder / "a").read_text()) == (409, "by its user")
+
+
+async def test_work_becomes_a_branch_of_the_repository_and_nothing_else_there_changes(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        git(folder, "init", "-q", "-b", "main")
+        for name in ("a", "gone", "kept.log"):
+            (folder / name).write_text("1")
+        (folder / ".gitignore").write_text("*.log\n")
+        git(folder, "add", "-f", ".")
+        git(folder, "commit", "-q", "-m", "first")
+        ran = tmp_path / "ran"
+        hook = folder / ".git" / "hooks" / "reference-transaction"
+        hook.parent.mkdir(exist_ok=True)
+        hook.write_text(f"#!/bin/sh\ntouch {ran}\n")
+        hook.chmod(0o755)
+        git(folder, "config", "core.fsmonitor", f"touch {ran}; false")
+        git(folder, "config", "commit.gpgSign", "true")
+        git(folder, "config", "gpg.program", str(hook))
+        git(folder, "config", "core.splitIndex", "true")
+        ran.unlink(missing_ok=True)
+        worker = await in_worktree(client, folder)
+
+        def work() -> None:
+            (worker.folder / "a").write_text("2")
+            (worker.folder / "gone").unlink()
+            (worker.folder / "b").write_text("3")
+            (worker.folder / "b").chmod(0o700)
+
+        await worker.turn(work)
+        before = everything_in(folder)
+        answer = await merge(worker, branch="by/agent", message="What the agent did")
+        assert (answer.status, answer.body["paths"]) == (200, ["a", "b", "gone"]), answer.text
+        assert not ran.exists()
+        told = git(folder, "log", "--format=%H %s", "by/agent").splitlines()
+        assert told[0] == f"{answer.body['commit']} What the agent did"
+        assert told[1].endswith("first")
+        listed = git(folder, "ls-tree", "-r", "by/agent")
+        assert [line.split()[0] + line.split("\t")[1] for line in listed.splitlines()] == [
+            *("100644.gitignore", "100644a", "100755b", "100644kept.log")
+        ]
+        assert git(folder, "fsck", "--strict") == ""
+        after = everything_in(folder)
+        new = {name.removeprefix(f"{folder}/.git/") for name in after.keys() - before.keys()}
+        assert {name.split("/")[0] for name in new} <= {"objects", "refs", "logs"}
+        assert {name for name in before if after[name][2] != before[name][2]} == set()
+        for taken in ("by/agent", "by", "by/agent/two"):
+            again = await merge(worker, branch=taken)
+            assert (again.status, again.error["param"]) == (409, "branch"), taken
+        for wrong in ("-f", "a..b", "a/", "x.lock", "a b", ".a", "@{1}"):
+            assert (await merge(worker, branch=wrong)).error["param"] == "branch", wrong
+        # The folder itself gets it all the same.
+        assert (await merge(worker)).body["paths"] == ["a", "b", "gone"]
+
+
+async def test_a_branch_is_made_in_no_other_repository(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        other = tmp_path / "other"
+        other.mkdir()
+        git(other, "init", "-q")
+        (folder / "a").write_text("1")
+        worker = await in_worktree(client, folder)
+        await worker.turn(lambda: (worker.folder / "a").write_text("2"))
+        refused = [await merge(worker, branch="b")]
+        (folder / ".git").symlink_to(other / ".git")
+        refused.append(await merge(worker, branch="b"))
+        (folder / ".git").unlink()
+        (folder / ".git").write_text(f"gitdir: {other}/.git\n")
+        refused.append(await merge(worker, branch="b"))
+        (folder / ".git").unlink()
+        git(folder, "init", "-q")
+        (folder / ".git" / "commondir").write_text(f"{other}/.git\n")
+        refused.append(await merge(worker, branch="b"))
+        (folder / ".git" / "commondir").unlink()
+        (folder / ".git" / "refs" / "heads").rmdir()
+        (folder / ".git" / "refs" / "heads").symlink_to(other / ".git" / "refs" / "heads")
+        refused.append(await merge(worker, branch="b"))
+        assert [(each.status, each.error["param"]) for each in refused] == [(409, "branch")] * 5
+        assert git(other, "branch") == ""
+
+
+async def test_a_key_without_the_right_makes_no_worktree_and_merges_nothing(tmp_path: Path) -> None:
+    (tmp_path / "work" / "one").mkdir(parents=True)
+    (tmp_path / "work" / "two").mkdir()
+    roots = [str(tmp_path / "work" / "one")]
+    write_keys(tmp_path, one={"roots": roots}, reader={"roots": roots, "sandbox": "read-only"})
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        one = AgentsClient(client.proxy, key_of("one"))
+        reader = AgentsClient(client.proxy, key_of("reader"))
+        assert (await create(one, folder / "two")).error["param"] == "environment.workspace_directory"
+        assert (await create(reader, folder / "one")).status == 403
+        assert (await create(one, folder / "one", **{"X-Codex-Sandbox": "read-only"})).status == 403
+        assert not [*tmp_path.glob("state-worktrees/*/*/*")]
+        worker = await in_worktree(one, folder / "one")
+        await worker.turn(lambda: (worker.folder / "a").write_text("1"))
+        for path, method in (("worktree", "GET"), ("merge", "POST")):
+            assert (await reader.ask(method, f"/sessions/{worker.session}/{path}")).status == 404
+        # Nor does another key work in that folder.
+        other = await reader.ask("POST", "/sessions", {"environment": hosted(worker.folder), "agent": AGENT})
+        assert (other.status, other.error["param"]) == (400, "environment.workspace_directory")
+    write_keys(tmp_path, one={"roots": [str(folder / "two")]}, reader={})
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        worker.client = AgentsClient(client.proxy, key_of("one"))
+        narrowed = await merge(worker)
+        assert (narrowed.status, narrowed.error["param"]) == (400, "environment.workspace_directory")
+        assert files_in(folder) == {}
+
+
+async def test_a_fork_shares_the_worktree_until_both_are_deleted(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        (folder / "a").write_text("1")
+        worker = await in_worktree(client, folder)
+        await worker.turn(lambda: (worker.folder / "a").write_text("2"))
+        forked = await client.ask("POST", f"/sessions/{worker.session}/fork", {})
+        fork = Worker(client, worker.folder)
+        fork.session = forked.body["id"]
+        keeper, worktrees = client.proxy.app[KEEPER], client.proxy.app[WORKTREES]
+        assert isinstance(worktrees, SessionWorktrees)
+
+        async def prune() -> None:
+            for _ in range(2):
+                await keeper.prune()
+                await worktrees.prune()
+
+        await client.delete(f"/sessions/{worker.session}")
+        await prune()
+        assert (await merge(fork)).body["paths"] == ["a"]
+        assert (folder / "a").read_text() == "2"
+        await client.delete(f"/sessions/{fork.session}")
+        await prune()
+        assert not worker.folder.exists()
+        assert files_in(folder) == {"a": "2"}
+
+
+async def test_a_worktree_lives_on_after_a_restart(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        (folder / "a").write_text("1")
+        worker = await in_worktree(client, folder)
+        await worker.turn(lambda: (worker.folder / "a").write_text("2"))
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        worker.client = client
+        worktrees = client.proxy.app[WORKTREES]
+        assert isinstance(worktrees, SessionWorktrees)
+        for _ in range(2):
+            await client.proxy.app[KEEPER].prune()
+            await worktrees.prune()
+        await worker.turn(lambda: (worker.folder / "b").write_text("3"))
+        told = await client.ask("GET", f"/sessions/{worker.session}/worktree")
+        assert (told.body["folder"], told.body["source"]) == (str(worker.folder), str(folder))
+        assert (await merge(worker)).body["paths"] == ["a", "b"]
+
+
+async def test_a_workspace_that_is_gone_is_told_and_the_work_stays(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        inner = folder / "inner"
+        inner.mkdir()
+        worker = await in_worktree(client, inner)
+        await worker.turn(lambda: (worker.folder / "a").write_text("1"))
+        inner.rmdir()
+        answer = await merge(worker)
+        assert (answer.status, answer.error["param"]) == (400, "environment.workspace_directory")
+        await worker.turn(lambda: (worker.folder / "b").write_text("2"))
+        inner.mkdir()
+        assert (await merge(worker)).body["paths"] == ["a", "b"]
+
+
+async def test_nothing_is_merged_while_a_turn_is_at_work(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        (folder / "a").write_text("1")
+        worker = await in_worktree(client, folder)
+        keeper = client.proxy.app[KEEPER]
+        async with client.creation("[[fake:text misbehave=hang]]", environment=hosted(folder)) as reader:
+            await reader.until("agent.session.turn.created")
+            await eventually(lambda: keeper.is_working_in(str(folder)))
+            # The worktree is another folder: its turns go on.
+            await worker.turn(lambda: (worker.folder / "a").write_text("2"))
+            answer = await merge(worker)
+            assert (answer.status, str(folder) in answer.error["message"]) == (409, True)
+
+
+async def test_what_has_no_worktree_says_so(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        worker = Worker(client, folder)
+        await worker.turn(lambda: None)
+        assert (await merge(worker)).status == 404
+        for header in ("yes", "1"):
+            answer = await create(client, folder, **{"X-Codex-Worktree": header})
+            assert (answer.status, answer.error["param"]) == (400, "X-Codex-Worktree")
+    async with snapshot_proxy(tmp_path, snapshots="off") as (client, folder):
+        answer = await create(client, folder)
+        assert (answer.status, answer.error["param"]) == (400, "X-Codex-Worktree")
+        assert "PROXY_SNAPSHOTS" in answer.error["message"]
