@@ -461,6 +461,12 @@ def keys_remove(name: str, in_store: bool, settings: Any) -> None:
     type=click.Choice(["read-only", "workspace-write", "danger-full-access"]),
     help="Sandbox of a new session; at most what the server and the key allow.",
 )
+@click.option(
+    "--worktree",
+    "in_worktree",
+    is_flag=True,
+    help="Let a new session work in a copy of the folder; /merge brings its work back.",
+)
 @URL_OPTION
 @click.option(
     "--key", metavar="KEY", help="API key to send, if the server needs one (default: that of the settings)."
@@ -473,6 +479,7 @@ def chat(
     resume: str | None,
     folder: Path | None,
     sandbox: str | None,
+    in_worktree: bool,
     base_url: str | None,
     key: str | None,
     settings: Any,
@@ -493,6 +500,7 @@ def chat(
             agent=agent,
             folder=folder,
             sandbox=sandbox,
+            in_worktree=in_worktree,
             resume=resume,
             message=prompt or "",
             state_dir=settings.state_dir.expanduser(),

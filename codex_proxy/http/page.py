@@ -166,6 +166,7 @@ async def ui_choices(request: web.Request) -> web.Response:
             "plain": [name for name in agents if name in client.catalog.plain],
             "sandboxes": SANDBOXES[: sandbox + 1],
             "roots": client.workspace.roots,
+            "worktrees": bool(client.workspace.own),
             "worker": request.app[WORKER],
         }
     )

@@ -20,16 +20,17 @@ def run(
     agent: str | None,
     folder: Path | None,
     sandbox: str | None,
+    in_worktree: bool,
     resume: str | None,
     message: str,
     state_dir: Path,
 ) -> int:
     """Shows a session at the terminal, or prints the answer to one message where input or output is none. `agent`: its
-    name, where the server has several. `resume`: the id of the session to go on with, or `last`, whose model changes
-    only to a `model` that is named. `state_dir`: the folder of what was typed before. Returns the exit status. Raises
-    `UserError`.
+    name, where the server has several. `in_worktree`: whether a new session works in a copy of its folder. `resume`:
+    the id of the session to go on with, or `last`, whose model changes only to a `model` that is named. `state_dir`:
+    the folder of what was typed before. Returns the exit status. Raises `UserError`.
     """
-    conversation = Conversation(server, model, agent, folder, sandbox)
+    conversation = Conversation(server, model, agent, folder, sandbox, in_worktree=in_worktree)
     try:
         if sys.stdin.isatty() and sys.stdout.isatty():
             return asyncio.run(_at_terminal(conversation, message, resume, state_dir))

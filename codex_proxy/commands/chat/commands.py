@@ -137,6 +137,11 @@ async def _patch(terminal: Chat, file: str) -> None:
     await file_commands.save_patch(terminal, file)
 
 
+async def _merge(terminal: Chat, branch: str) -> None:
+    _require_session(terminal)
+    await file_commands.merge(terminal, branch)
+
+
 async def _model(terminal: Chat, name: str) -> None:
     conversation = terminal.conversation
     if name:
@@ -230,6 +235,10 @@ COMMANDS: Final[Mapping[str, _Command]] = {
     "revert": _Command(
         "make the files what they were before the last turn; /revert 2 force also overwrites what was changed since",
         _revert,
+    ),
+    "merge": _Command(
+        "bring the work of a session with --worktree into its folder; /merge BRANCH makes a branch of it",
+        _merge,
     ),
     "patch": _Command(
         "write all that the session has done to the files to a new file, for git apply", _patch

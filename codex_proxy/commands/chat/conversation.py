@@ -59,6 +59,8 @@ class Conversation:
         agent: str | None = None,
         folder: Path | None = None,
         sandbox: str | None = None,
+        *,
+        in_worktree: bool = False,
     ) -> None:
         self.server = server
         self.model = model or DEFAULT_NAME
@@ -70,6 +72,7 @@ class Conversation:
         """As the server has told it last; empty for a session that is not made yet."""
         self._folder = folder
         self._sandbox = sandbox
+        self._in_worktree = in_worktree
         self._last_item = self._turn = ""
         """The newest item that was told as a whole, and the turn that goes on."""
         self._held: list[Object] | None = None
@@ -192,6 +195,7 @@ class Conversation:
     async def _create(self, text: str) -> None:
         body = {"agent": {"model": self.model}, "input": text}
         headers = {"X-Codex-Sandbox": self._sandbox} if self._sandbox else {}
+        headers |= {"X-Codex-Worktree": "true"} if self._in_worktree else {}
         headers[KEY_HEADER] = self._key_of(text)
         wanted = [*self._environments()]
         self._held = []
@@ -221,7 +225,8 @@ class Conversation:
         if urlsplit(self.server.base_url).hostname in ("127.0.0.1", "localhost", "::1"):
             yield _in_folder(str(Path.cwd()))
         yield _in_folder(".")  # that of the server
-        yield {"type": "none"}  # for a model server
+        if not self._in_worktree:
+            yield {"type": "none"}  # for a model server
 
     def leave(self) -> None:
         """Leaves the session as it is; the next message makes a new one."""
@@ -334,6 +339,25 @@ class Conversation:
         """
         done: Object = await self._of_files("POST", turn, "revert", {"force": force})
         return done
+
+    async def worktree(self) -> Object | None:
+        """Returns the worktree of the session; None if it has none, or the server keeps none."""
+        try:
+            found: Object = await self.server.ask("GET", f"{self.path}/worktree")
+        except RefusedError as error:
+            if error.status != 404:
+                raise
+            return None
+        return found
+
+    async def merge(self, branch: str) -> Object:
+        """Brings what was done in the session's worktree into the folder of which that was made, or into a new branch
+        of its repository.
+        """
+        merged: Object = await self.server.ask(
+            "POST", f"{self.path}/merge", {"branch": branch} if branch else {}
+        )
+        return merged
 
     async def _of_files(self, method: str, turn: str, what: str, body: Any = None) -> Any:
         try:

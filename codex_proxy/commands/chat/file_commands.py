@@ -1,4 +1,4 @@
-"""The commands about the files of turns: `/diff`, `/revert` and `/patch`."""
+"""The commands about the files of turns: `/diff`, `/revert`, `/merge` and `/patch`."""
 
 from __future__ import annotations
 
@@ -70,6 +70,26 @@ async def revert(chat: FilesChat, arguments: str) -> None:
     kept = f" What was overwritten is kept as {done['kept']}." if done["kept"] else ""
     count = len(done["paths"])
     chat.say(f"{'One file is' if count == 1 else f'{count} files are'} as before that turn.{kept}")
+
+
+async def merge(chat: FilesChat, branch: str) -> None:
+    """Brings what was done in the session's worktree into its folder, if the user wants that, or into a new branch."""
+    worktree = await chat.conversation.worktree()
+    if worktree is None:
+        raise UserError(
+            "This session works in the folder itself. One that is begun with --worktree has a copy of it."
+        )
+    if not branch:
+        chat.say(f"The work in {worktree['folder']} goes into {worktree['source']}.")
+        if (await chat.read_line("Merge? y or nothing: ")).strip().lower() not in ("y", "yes"):
+            chat.say("Nothing was changed.")
+            return
+    done = await chat.conversation.merge(branch)
+    paths, place = done["paths"], done["source"]
+    if done["branch"]:
+        place = f"the branch {done['branch']} of {place}"
+    count = "One file is" if len(paths) == 1 else f"{len(paths)} files are"
+    chat.say(f"{count} merged into {place}: {named(paths)}" if paths else "There is nothing to merge.")
 
 
 def absolute(folder: str) -> str:

@@ -34,7 +34,7 @@ const backWith = (draft, added, attempt, problem) => draftWith({
   edits: draft.edits || added.edits, kept: joined(draft.kept, added.kept), attempt, problem });
 
 /** The settings of the next new session, as they were chosen last. */
-const chosen = { model: "", mode: "", folder: "", sandbox: "" };
+const chosen = { model: "", mode: "", folder: "", sandbox: "", worktree: false };
 
 // --- what is sent ----------------------------------------------------------------------------------
 
@@ -58,9 +58,9 @@ const newKey = () => [...crypto.getRandomValues(new Uint8Array(16))].map((byte) 
 const messageOf = (content) => ({ role: "user", content });
 
 /** The request that makes a session: its body, and its headers besides those of the API. */
-export function creation({ model, mode, folder, sandbox }, content) {
+export function creation({ model, mode, folder, sandbox, worktree }, content) {
   const environment = mode === "model" ? { type: "none" } : { type: "self_hosted", workspace_directory: folder, remote_url: "" };
-  const more = sandbox && mode !== "model" ? { "X-Codex-Sandbox": sandbox } : {};
+  const more = mode === "model" ? {} : { ...(sandbox && { "X-Codex-Sandbox": sandbox }), ...(worktree && { "X-Codex-Worktree": "true" }) };
   return { body: { agent: { model }, environment, input: [messageOf(content)] }, more };
 }
 
@@ -276,7 +276,7 @@ export async function fork(id, beforeItem, once = newKey(), folder = "") {
 }
 
 /** The choices of a new session: what the key may. */
-function newSettings({ agents, plain, builtin_tools, folder, roots, sandboxes }, facts) {
+function newSettings({ agents, plain, builtin_tools, folder, roots, sandboxes, worktrees }, facts) {
   const model = modelSelect(chosen.model, facts, agents);
   const select = (name, options) => h("select", { name }, options.map(([value, words]) => h("option", { value }, words)));
   const mode = select("mode", [["agent", "agent"], ["model", "plain model"]]);
@@ -286,7 +286,9 @@ function newSettings({ agents, plain, builtin_tools, folder, roots, sandboxes },
     field.setAttribute("aria-label", words);
     return h("label", { class: kind }, h("span", {}, words), field);
   };
+  const worktree = h("input", { type: "checkbox", name: "worktree", checked: chosen.worktree, title: "The agent works in a copy of the folder. Files, Merge brings its work back." });
   const ofAgent = [labelled("Folder", place, "wide"), labelled("Sandbox", sandbox)];
+  const copies = labelled("In a worktree", worktree);
   sandbox.value = chosen.sandbox || sandboxes.at(-1);
   let wish = chosen.mode || "agent"; // where the model's agent has no agent turns it stays for the next model
   const adapt = () => {
@@ -294,12 +296,13 @@ function newSettings({ agents, plain, builtin_tools, folder, roots, sandboxes },
     mode.disabled = !acts;
     mode.value = acts ? wish : "model";
     for (const each of ofAgent) each.hidden = mode.value === "model";
-    Object.assign(chosen, { model: model.value, mode: mode.value, folder: place.value.trim() || folder, sandbox: sandbox.value });
+    copies.hidden = !worktrees || mode.value === "model" || sandbox.value === "read-only";
+    Object.assign(chosen, { model: model.value, mode: mode.value, folder: place.value.trim() || folder, sandbox: sandbox.value, worktree: worktree.checked && !copies.hidden });
   };
   mode.addEventListener("change", () => (wish = mode.value));
-  for (const each of [model, mode, sandbox, place]) each.addEventListener("change", adapt);
+  for (const each of [model, mode, sandbox, place, worktree]) each.addEventListener("change", adapt);
   place.addEventListener("input", adapt);
   adapt();
-  return [labelled(agents.length > 1 ? "Agent and model" : "Model", model), labelled("Mode", mode), ...ofAgent,
+  return [labelled(agents.length > 1 ? "Agent and model" : "Model", model), labelled("Mode", mode), ...ofAgent, copies,
     h("datalist", { id: "session-roots" }, roots.map((value) => h("option", { value })))];
 }

@@ -157,8 +157,9 @@ async function makePane(signal) {
   return { element, open, leave: () => current.talk?.keepPosition() };
 }
 
-/** A folder for a copy: beside that of the session if the key may work there, else in it. */
+/** A folder for a copy: beside that of the session if the key may work there, else in it; of a worktree in a root. */
 function newFolder(folder, roots) {
+  if (!roots.some((root) => `${folder}/`.startsWith(root === "/" ? root : `${root}/`))) return `${roots[0] ?? ""}/fork`;
   const above = `${folder.slice(0, folder.lastIndexOf("/"))}/`;
   return roots.some((root) => above.startsWith(root === "/" ? root : `${root}/`)) ? `${folder}-fork` : `${folder}/fork`;
 }

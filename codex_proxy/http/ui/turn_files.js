@@ -34,12 +34,34 @@ export function filesMenu(summaryOf) {
     h("span", { class: "soft" }, "`git apply --3way` brings it into another folder."));
   const ontoggle = async () => {
     if (!menu.open) return;
+    mergeFrom(summaryOf().id).then((parts) => worktree.replaceChildren(...parts));
     const why = await whyNotKept(summaryOf());
     words.textContent = why || "The server keeps the files before and after each turn. Below a turn is what it has changed.";
     buttons.hidden = why !== "";
   };
-  const menu = h("details", { class: "menu", ontoggle }, h("summary", {}, "Files"), words, buttons);
+  const worktree = h("div", {});
+  const menu = h("details", { class: "menu", ontoggle }, h("summary", {}, "Files"), words, buttons, worktree);
   return menu;
+}
+
+/** What brings the work in a session's worktree back; nothing if it has none. */
+async function mergeFrom(id) {
+  const path = `/v1/agents/sessions/${encodeURIComponent(id)}`;
+  const found = await json(`${path}/worktree`, { headers: BETA }).catch((error) => error);
+  if (found instanceof Error) return found.status === 404 ? [] : [trouble(found)];
+  const { folder, source, repository } = found;
+  const below = h("div", { role: "status" });
+  const merge = (body) => json(`${path}/merge`, { headers: BETA, body }).then(({ paths, branch }) => below.replaceChildren(
+    h("p", {}, paths.length ? `${paths.length === 1 ? "One file is" : `${count(paths.length)} files are`} merged into ${branch ? `the branch ${shown(branch, 200)}` : shown(source, 500)}.`
+      : "There is nothing to merge.")), (error) => below.replaceChildren(trouble(error)));
+  const branch = h("input", { "aria-label": "New branch", placeholder: "New branch", spellcheck: "false" });
+  const onsubmit = (event) => {
+    event.preventDefault();
+    merge({ branch: branch.value.trim() });
+  };
+  return [h("p", { class: "soft" }, `This session works in ${shown(folder, 500)}, a copy of ${shown(source, 500)}.`),
+    h("div", { class: "row" }, h("button", { type: "button", class: "main", onclick: () => merge({}) }, "Merge"),
+      repository && h("form", { class: "row", onsubmit }, branch, h("button", {}, "Merge into a branch"))), below];
 }
 
 /** Why the files of a session are not kept, in words; empty if they are. */

@@ -11,7 +11,7 @@ from playwright.async_api import Browser, Locator, Page, expect
 from tests.page.conftest import browser, open_page
 from tests.page.test_diffs import rows_of, summaries
 from tests.parts.snapshots.working import Worker, snapshot_proxy
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, eventually
 
 __all__ = ["browser"]
 
@@ -175,3 +175,35 @@ async def test_what_a_session_has_done_to_the_files_is_saved_as_a_patch(
             file = await (await saved.value).path()
             assert "+first\n" in file.read_text()
             await expect(page.get_by_role("button", name="Copy all changes as a patch")).to_be_visible()
+
+
+async def test_a_session_in_a_worktree_is_made_and_merged_on_the_page(
+    browser: Browser, tmp_path: Path
+) -> None:
+    async with snapshot_proxy(tmp_path, ui=True) as (client, folder):
+        (folder / ".git").mkdir()
+        (folder / "a").write_text("1")
+        async with open_page(browser, client.proxy, "sessions") as page:
+            await page.get_by_role("checkbox", name="In a worktree").check()
+            await page.get_by_role("textbox", name="Message").fill("Hello.")
+            await page.get_by_role("button", name="Send").click()
+            await expect(page.get_by_text("Hello.").first).to_be_visible()
+
+            def made() -> list[Path]:
+                return [*tmp_path.glob("state-worktrees/*/*/*/a")]
+
+            [copy] = await eventually(made)
+            await page.locator("summary", has_text="Files").click()
+            await expect(page.get_by_text(f"a copy of {folder}.")).to_be_visible()
+            await expect(page.get_by_label("New branch")).to_be_visible()
+            found = await Axe().run(page)
+            assert found.violations_count == 0, found.generate_report()
+            copy.write_text("2")
+            await page.get_by_role("button", name="Merge", exact=True).click()
+            await expect(page.get_by_text(f"One file is merged into {folder}.")).to_be_visible()
+            assert (folder / "a").read_text() == "2"
+            copy.write_text("3")
+            (folder / "a").write_text("4")
+            await page.get_by_role("button", name="Merge", exact=True).click()
+            await expect(page.get_by_text("Changed otherwise in")).to_be_visible()
+            assert (folder / "a").read_text() == "4"

@@ -16,6 +16,7 @@ from codex_proxy.parts.snapshots import merging
 from codex_proxy.parts.snapshots.handlers import KEEPER
 from codex_proxy.parts.snapshots.worktrees import SessionWorktrees
 from tests.access.keyed import key_of, write_keys
+from tests.commands.chatting import terminal
 from tests.http.serving import Answer
 from tests.parts.sessions.driving import AGENT, AgentsClient
 from tests.parts.snapshots.working import Worker, snapshot_proxy
@@ -379,3 +380,35 @@ async def test_what_has_no_worktree_says_so(tmp_path: Path) -> None:
         answer = await create(client, folder)
         assert (answer.status, answer.error["param"]) == (400, "X-Codex-Worktree")
         assert "PROXY_SNAPSHOTS" in answer.error["message"]
+
+
+async def test_a_person_at_a_terminal_merges_what_a_session_has_done(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        git(folder, "init", "-q")
+        (folder / "a").write_text("1")
+        asked = ("--worktree", "--folder", str(folder))
+        async with terminal(client.proxy.url, tmp_path, *asked) as chat:
+            await chat.shows("/help")
+            chat.type("Hello.")
+
+            def made() -> list[Path]:
+                return [*tmp_path.glob("state-worktrees/*/*/*")]
+
+            [worktree] = await eventually(made)
+            await chat.shows("Hello from the deterministic fake agent.")
+            chat.type("/status")
+            await chat.shows(str(worktree))
+            (worktree / "a").write_text("2")
+            chat.type("/merge by-agent")
+            await chat.shows(f"One file is merged into the branch by-agent of {folder}: a")
+            chat.type("/merge")
+            await chat.shows("Merge? y or nothing")
+            chat.type("y")
+            await chat.shows(f"One file is merged into {folder}: a")
+            assert (folder / "a").read_text() == "2"
+        worker = Worker(client, folder)
+        await worker.turn(lambda: None)
+        async with terminal(client.proxy.url, tmp_path, "--resume", worker.session) as chat:
+            await chat.shows("[[fake:tool_call]]")
+            chat.type("/merge")
+            await chat.shows("One that is begun with --worktree has a copy of it.")
