@@ -154,7 +154,9 @@ class Files:
         try:
             data = b"".join([chunk async for chunk in self.read(owner, file, 0, file.size)])
         except Fault as fault:
-            return _none_if_unknown(fault)
+            if fault.failure.kind is FaultKind.NOT_FOUND:
+                return None
+            raise
         media_type = file.media_type
         if data.startswith(_PDF) and _OF_ANY_TYPE.fullmatch(media_type):
             media_type = "application/pdf"
@@ -169,7 +171,9 @@ class Files:
         try:
             return await self.find(owner, id)
         except Fault as fault:
-            return _none_if_unknown(fault)
+            if fault.failure.kind is FaultKind.NOT_FOUND:
+                return None
+            raise
 
     # --- receiving and removing -------------------------------------------------------------------
 
@@ -257,8 +261,3 @@ class Files:
 
 def _bytes_of(files: list[StoredFile]) -> int:
     return sum(file.size for file in files)
-
-
-def _none_if_unknown(fault: Fault) -> None:
-    if fault.failure.kind is not FaultKind.NOT_FOUND:
-        raise fault
