@@ -18,6 +18,7 @@ from codex_proxy.core.faults import Fault
 from codex_proxy.surfaces.answers.renderer import json_bytes
 from codex_proxy.surfaces.chat.parse import parse as parse_chat
 from codex_proxy.surfaces.messages.parse import count_tokens
+from codex_proxy.surfaces.ollama.parse import parse_chat as parse_ollama
 from codex_proxy.surfaces.requests.fields import models_in
 from codex_proxy.surfaces.requests.options import ParseContext, RequestSettings
 from codex_proxy.surfaces.requests.passed import form_body
@@ -292,6 +293,32 @@ RESPONSES: Final[dict[str, tuple[int, Make]]] = {
 }
 
 
+# --- Ollama ---------------------------------------------------------------------------------------
+
+
+def ollama_calls(count: int) -> Fields:
+    calls = [{"function": {"name": f"f{i}", "arguments": {}}} for i in range(count)]
+    return {"role": "assistant", "tool_calls": calls}
+
+
+def ollama_outputs(count: int) -> list[Fields]:
+    return [{"role": "tool", "tool_name": f"f{i}", "content": "sunny"} for i in range(count)]
+
+
+OLLAMA: Final[dict[str, tuple[int, Make]]] = {
+    "calls of one message": (1000, lambda n: chat_fields(ollama_calls(n), *ollama_outputs(n))),
+    "calls answered backwards": (1000, lambda n: chat_fields(ollama_calls(n), *ollama_outputs(n)[::-1])),
+    "outputs without names": (
+        1000,
+        lambda n: chat_fields(ollama_calls(n), *[{"role": "tool", "content": "sunny"}] * n),
+    ),
+    "calls of many messages": (
+        1000,
+        lambda n: chat_fields(*[ollama_calls(1), *ollama_outputs(1)] * n),
+    ),
+}
+
+
 def _responses(body: bytes) -> object:
     parsed = responses.ask_bytes(body)
     return turn_of(parsed, history_of(parsed.input_items))
@@ -307,6 +334,12 @@ APIS: Final[dict[str, tuple[dict[str, tuple[int, Make]], Callable[[bytes], objec
     "messages": (MESSAGES, messages.parse_body),
     "count_tokens": (MESSAGES, lambda body: count_tokens(body, chat.CATALOG)),
     "responses": (RESPONSES, _responses),
+    "ollama": (
+        OLLAMA,
+        lambda body: parse_ollama(
+            body, context=ParseContext(chat.STRUCTURED_OUTPUT, chat.CATALOG, chat.NO_HINTS)
+        ),
+    ),
 }
 HEAD: Final = {"model": "codex-5", "max_tokens": 100}
 

@@ -7,6 +7,7 @@ the user's.
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import Any, Final, Literal
 
@@ -98,6 +99,8 @@ class _History(HistoryWithCalls):
     def __init__(self) -> None:
         super().__init__()
         self._last_role = ""
+        self._waiting: defaultdict[str, deque[str]] = defaultdict(deque)
+        """Ids of calls by the tool's name, and of all calls by ""; answered ones are removed when they are met."""
 
     def read(self, message: wire.ChatMessage, index: int) -> None:
         if self._repeats_calls(message):  # before each output, as some clients do
@@ -123,13 +126,20 @@ class _History(HistoryWithCalls):
     def _repeats_calls(self, message: wire.ChatMessage) -> bool:
         """Whether the message has the calls that wait for further outputs once more."""
         given = message.tool_calls or ()
-        if len(given) != len(self.calls) or not self.unanswered:
+        if len(given) != len(self.calls) or len(self.outputs) == len(self.calls):
             return False
         return [_past_call(call, call.id or "") for call in given] == list(self.calls.values())
 
     def _call(self, call: wire.PastCall, made_id: str) -> None:
         call_id = call.id if call.id and call.id not in self.calls else made_id
-        self.add_call(_past_call(call, call_id))
+        past = _past_call(call, call_id)
+        self.add_call(past)
+        self._waiting[past.name].append(call_id)
+        self._waiting[""].append(call_id)
+
+    def finish_calls(self, missing: str = "") -> None:
+        super().finish_calls(missing)
+        self._waiting.clear()
 
     def _add_output(self, message: wire.ChatMessage, parts: tuple[Part, ...]) -> None:
         call_id = self._find_call(message)
@@ -142,13 +152,13 @@ class _History(HistoryWithCalls):
         self.add(HistoryMessage("user", (text, *images)))
 
     def _find_call(self, message: wire.ChatMessage) -> str | None:
-        waiting = self.unanswered
         if message.tool_call_id in self.calls and message.tool_call_id not in self.outputs:
             return message.tool_call_id
-        if message.tool_name:
-            wanted = model_name(message.tool_name)
-            return next((call.call_id for call in waiting if call.name == wanted), None)
-        return waiting[0].call_id if waiting else None
+        waiting = self._waiting[model_name(message.tool_name) if message.tool_name else ""]
+        while waiting:
+            if (call_id := waiting.popleft()) not in self.outputs:
+                return call_id
+        return None
 
 
 def _past_call(call: wire.PastCall, call_id: str) -> HistoryCall:
