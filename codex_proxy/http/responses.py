@@ -231,12 +231,15 @@ def _is_streamed(request: web.Request) -> bool:
 async def delete_response(request: web.Request) -> web.Response:
     """Deletes a response. A running one is stopped."""
     id = request.match_info["id"]
-    store = store_for(request)
+    store, running = store_for(request), request.app[RESPONSES].background
+    foreground = running.find_foreground(request[OWNER], id)
+    if foreground is not None:
+        await foreground.cancel_and_wait()  # it is stored at its end
     with store_errors_as_faults():
         was_there = await store.delete_response(request[OWNER], id)
-    if not was_there:
+    if not was_there and foreground is None:
         raise response_object.not_found(id)
-    live = request.app[RESPONSES].background.find(request[OWNER], id)
+    live = running.find(request[OWNER], id)
     if live is not None:
         await live.cancel_and_wait()
     return json_response(response_object.deleted_response(id))

@@ -181,7 +181,7 @@ async def start_foreground(
     """
     response = ForegroundResponse(service, prepared, delivery, observe)
     reader = ResponseReader(service, response)
-    response.start_in(service.background.tasks)
+    service.background.start_foreground(response, stored=prepared.parsed.store)
     try:
         await response.started.wait()
     except BaseException:

@@ -29,6 +29,7 @@ from codex_proxy.workers.slots import Slots, share_of
 
 if TYPE_CHECKING:
     from codex_proxy.responses.background import BackgroundResponse
+    from codex_proxy.responses.foreground import ForegroundResponse
 
 
 MAX_LIVE = 1000
@@ -88,6 +89,8 @@ class BackgroundResponses:
         """The tasks of all responses, also foreground ones."""
         self._owners = owners
         self._live: dict[tuple[str, str], BackgroundResponse] = {}
+        self._foreground: dict[tuple[str, str], ForegroundResponse] = {}
+        """The running responses that are stored at their end."""
         self._being_created: Counter[str] = Counter()
 
     @contextlib.contextmanager
@@ -125,6 +128,16 @@ class BackgroundResponses:
 
     def find(self, owner: str, id: str) -> BackgroundResponse | None:
         return self._live.get((owner, id))
+
+    def start_foreground(self, response: ForegroundResponse, *, stored: bool) -> None:
+        """Starts a response whose client waits. One that is `stored` at its end is found until then."""
+        key = (response.owner, response.id)
+        if stored:
+            self._foreground[key] = response
+        response.start_in(self.tasks).add_done_callback(lambda _: self._foreground.pop(key, None))
+
+    def find_foreground(self, owner: str, id: str) -> ForegroundResponse | None:
+        return self._foreground.get((owner, id))
 
     @property
     def leases(self) -> list[ResponseLease]:

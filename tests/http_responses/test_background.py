@@ -270,6 +270,17 @@ async def test_a_response_deleted_while_it_runs_is_stopped_and_gone(tmp_path: Pa
             await client.responses.retrieve(created.id)
 
 
+async def test_a_response_deleted_while_its_client_waits_is_stopped_and_gone(tmp_path: Path) -> None:
+    async with proxy_with_held_turns(tmp_path) as (proxy, client, _):
+        stream = await client.responses.create(model="codex-5", input=HELD_PROMPT, stream=True)
+        event = await anext(aiter(stream))
+        assert event.type == "response.created"
+        await client.responses.delete(event.response.id)
+        assert proxy.server.runs.running == 0
+        with pytest.raises(NotFoundError):
+            await client.responses.retrieve(event.response.id)
+
+
 async def test_a_running_response_cannot_be_continued_yet(tmp_path: Path) -> None:
     async with proxy_with_held_turns(tmp_path) as (proxy, client, _):
         created = await client.responses.create(model="codex-5", input=HELD_PROMPT, background=True)
