@@ -214,7 +214,8 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         body="MessagesRequest",
         body_description="Also a 400: tools that only Anthropic's servers run, two tools with one name, a "
         "`tool_choice` that is not in `tools`, an unreadable image in the newest message, what the agent does not "
-        "support. No other content of messages is an error, and unknown fields are ignored.",
+        "support, a field of a wrong type in `system`, `tools` or the newest message. No other content of messages is "
+        "an error, and unknown fields are ignored.",
         streams=MessageEvent,
     ),
     _message(

@@ -16,7 +16,16 @@ from codex_proxy.core.options import NAMES, SAMPLING
 from codex_proxy.surfaces.answers.renderer import OneTextRenderer, RenderOptions, Text, json_bytes, raw_text
 from codex_proxy.surfaces.errors import DONE, error_frames
 from codex_proxy.surfaces.models import DEFAULT_NAME, resolve
-from codex_proxy.surfaces.requests.body import RequestModel, StopSequence, parse_as
+from codex_proxy.surfaces.requests.body import (
+    Penalty,
+    Positive,
+    RequestModel,
+    Seed,
+    Share,
+    StopSequence,
+    UpToTwo,
+    parse_as,
+)
 from codex_proxy.surfaces.requests.fields import ByKind, Ignored, Refused, ignored_fields
 from codex_proxy.surfaces.requests.options import (
     FieldNames,
@@ -46,16 +55,16 @@ class CompletionRequest(RequestModel, extra="allow"):
 
     prompt: Annotated[_Text | Annotated[list[_Text], Field(min_length=1, max_length=1)], ByKind()]
     model: str | None = None
-    max_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    max_tokens: Positive | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     stop: Annotated[StopSequence | Annotated[list[StopSequence], Field(max_length=4)], ByKind()] | None = None
     n: Annotated[int, Field(ge=1, le=1)] | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    seed: int | None = None
+    temperature: UpToTwo | None = None
+    top_p: Share | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    seed: Seed | None = None
     suffix: Annotated[
         Any,
         Refused(
@@ -64,7 +73,7 @@ class CompletionRequest(RequestModel, extra="allow"):
     ] = None
     echo: Annotated[Any, Refused(ONE_COMPLETION_ONLY)] = None
     best_of: Annotated[Any, Ignored()] = None
-    logprobs: Annotated[Any, Ignored()] = None
+    logprobs: Annotated[Any, Ignored(also_zero=True)] = None
     logit_bias: Annotated[Any, Ignored()] = None
     user: Annotated[Any, Ignored()] = None
 

@@ -18,6 +18,7 @@ from codex_proxy.surfaces.requests.body import (
     Parameters,
     Positive,
     RequestModel,
+    Seed,
     StopSequence,
     Summary,
     TextFormat,
@@ -297,5 +298,5 @@ class ChatRequest(OpenAIRequest):
         ),
     ] = None
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
+    seed: Seed | None = None
     prediction: dict[str, Any] | None = None

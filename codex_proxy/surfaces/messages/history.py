@@ -9,7 +9,7 @@ document that is there but unreadable, a note takes its place. Source: docs/mess
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.items import (
@@ -29,10 +29,12 @@ from codex_proxy.surfaces.answers.renderer import json_bytes
 from codex_proxy.surfaces.messages import wire
 from codex_proxy.surfaces.messages.state import Element, unpack_items
 from codex_proxy.surfaces.messages.wire import BLOCK_FIELDS
-from codex_proxy.surfaces.requests.body import unsupported_value
+from codex_proxy.surfaces.requests.body import typed_at, unsupported_value, wrong_type
 from codex_proxy.surfaces.requests.fields import FIELD_NAME, FieldNotes
 from codex_proxy.surfaces.requests.files import IMAGE_LEFT_OUT, decode_text, image_part, no_file
 from codex_proxy.surfaces.requests.options import HistoryWithCalls, model_name
+
+T = TypeVar("T")
 
 _PDF: Final = "application/pdf"
 _GIVEN_IN: Final = {"text": "data", "content": "content", "base64": "data"}
@@ -65,15 +67,35 @@ class BlockReader:
         if isinstance(content, str):
             if content:
                 yield TextPart(content)
-            return
-        for index, block in enumerate(content if isinstance(content, list) else ()):
-            yield from self.parts_of_block(block, f"{param}[{index}]", newest=newest)
+        elif isinstance(content, list):
+            for index, block in enumerate(content):
+                yield from self.parts_of_block(block, f"{param}[{index}]", newest=newest)
+        elif content is not None:
+            if newest:
+                raise wrong_type(param, content, "a string or an array")
+            self.ignored["messages[].content[].content"] = None
+
+    def typed(self, block: dict[str, Any], name: str, kind: type[T], param: str, *, newest: bool) -> T | None:
+        """Returns a field of a block; None if it has none. One of another type is refused in the newest message, and
+        elsewhere ignored and named.
+        """
+        try:
+            return typed_at(block, name, kind, param)
+        except Fault:
+            if newest:
+                raise
+        self.ignored[f"messages[].content[].{name}"] = None
+        return None
+
+    def text(self, block: dict[str, Any], name: str, param: str, *, newest: bool) -> str:
+        """Returns a text of a block (see `typed`), or empty."""
+        return self.typed(block, name, str, param, newest=newest) or ""
 
     def parts_of_block(self, block: Any, param: str, *, newest: bool) -> Iterator[Part]:
         kind = block_type(block)
         self.note_fields(block)
         if kind == "text":
-            if text := text_of(block):
+            if text := self.text(block, "text", param, newest=newest):
                 yield TextPart(text)
         elif isinstance(block, str):
             yield from self.parts(block, param, newest=newest)
@@ -82,9 +104,10 @@ class BlockReader:
         elif kind == "document":
             yield from self._document(block, param, newest=newest)
         elif kind == "search_result":
-            yield TextPart(_search_result(block))
+            yield from self._search_result(block, param, newest=newest)
         elif kind == "tool_reference":
-            yield TextPart(f"The tool {escape(text_at(block, 'tool_name'))} can be called from now on.")
+            name = self.text(block, "tool_name", param, newest=newest)
+            yield TextPart(f"The tool {escape(name)} can be called from now on.")
         elif kind in TOOL_CHANGES:
             yield TextPart(
                 f"The tool {escape(excerpt(changed_tool_name(block)))} {TOOL_CHANGES[kind]} from now on."
@@ -148,7 +171,9 @@ class BlockReader:
             self.ignored["citations"] = None
         kind = text_at(source, "type")
         given = source.get(_GIVEN_IN.get(kind, ""))
-        title, context = _shown_title(block), text_at(block, "context")
+        title = self.text(block, "title", param, newest=newest) or "document"
+        title = escape(title).translate(_QUOTE)[:_MAX_TITLE]
+        context = self.text(block, "context", param, newest=newest)
         head = f'<document title="{title}">\n' + (f"{context}\n" if context else "")
         if kind == "text" and isinstance(given, str):
             yield TextPart(f"{head}{given}\n</document>")
@@ -165,6 +190,13 @@ class BlockReader:
         else:
             self.ignored["document"] = None
             yield TextPart(f"[Document {title}: this model cannot read it.]")
+
+    def _search_result(self, block: dict[str, Any], param: str, *, newest: bool) -> Iterator[Part]:
+        head = [self.text(block, field, param, newest=newest) for field in ("title", "source")]
+        parts = tuple(self.parts(block.get("content"), f"{param}.content", newest=newest))
+        texts = [part.text for part in parts if isinstance(part, TextPart)]
+        yield TextPart("\n".join([" - ".join(filter(None, head)), *texts]))
+        yield from (part for part in parts if not isinstance(part, TextPart))
 
     def _file(self, raw: bytes, media_type: str, title: str, head: str, param: str) -> TextPart:
         is_pdf = media_type == _PDF
@@ -220,10 +252,6 @@ def changed_tool_name(block: dict[str, Any]) -> str:
     return text_at(defined if isinstance(defined, dict) else value_at(block, "tool"), "name")
 
 
-def text_of(block: dict[str, Any]) -> str:
-    return text_at(block, "text")
-
-
 def results_text(block: dict[str, Any]) -> str:
     """Returns a line for each result of Anthropic's tools."""
     content = block.get("content")
@@ -236,16 +264,6 @@ def results_text(block: dict[str, Any]) -> str:
         if line:
             lines.append(line)
     return "\n".join(lines)
-
-
-def _search_result(block: dict[str, Any]) -> str:
-    texts = map(text_of, objects_in(block.get("content")))
-    head = " - ".join(part for part in (text_at(block, "title"), text_at(block, "source")) if part)
-    return "\n".join([head, *(text for text in texts if text)])
-
-
-def _shown_title(block: dict[str, Any]) -> str:
-    return escape(text_at(block, "title") or "document").translate(_QUOTE)[:_MAX_TITLE]
 
 
 BILLING_HEADER: Final = "x-anthropic-billing-header:"
@@ -267,7 +285,7 @@ def instructions_of(system: wire.Content | None) -> str:
     if system is None or isinstance(system, str):
         texts = [system or ""]
     else:
-        texts = [_instruction(block, f"system[{index}].type") for index, block in enumerate(system)]
+        texts = [_instruction(block, f"system[{index}]") for index, block in enumerate(system)]
     return "\n\n".join(text for text in texts if text and not text.startswith(BILLING_HEADER))
 
 
@@ -275,8 +293,8 @@ def _instruction(block: Any, param: str) -> str:
     if isinstance(block, str):
         return block
     if block_type(block) != "text":
-        raise unsupported_value(param, block_type(block), "'text'")
-    return text_of(block)
+        raise unsupported_value(f"{param}.type", block_type(block), "'text'")
+    return typed_at(block, "text", str, param) or ""
 
 
 def history_of(
@@ -327,9 +345,9 @@ def with_tool_changes(
                 removed.add(name)
                 continue
             removed.discard(name)
-            if isinstance(block["tool"], dict) and isinstance(block["tool"].get("definition"), dict):
+            if defined := object_at(block, "tool", "definition"):
                 offered = [tool for tool in offered if tool.get("name") != name]
-                offered.append(block["tool"]["definition"])
+                offered.append(defined)
     return [tool for tool in offered if str(tool.get("name")) not in removed] if removed else offered
 
 
@@ -387,11 +405,11 @@ class _History(HistoryWithCalls):
 
     def _result(self, block: dict[str, Any], param: str, *, newest: bool) -> Iterator[Part]:
         """Stores a call's first result; yields any other, with a note, for the user's message."""
-        call_id = block.get("tool_use_id")
+        call_id = self._reader.text(block, "tool_use_id", param, newest=newest)
         parts = tuple(self._reader.parts(block.get("content"), f"{param}.content", newest=newest))
-        if block.get("is_error") is True:
+        if self._reader.typed(block, "is_error", bool, param, newest=newest):
             parts = _as_error(parts)
-        if isinstance(call_id, str) and call_id in self.calls and call_id not in self.outputs:
+        if call_id in self.calls and call_id not in self.outputs:
             self.outputs[call_id] = HistoryOutput(call_id, parts or (TextPart(""),))
             return
         yield TextPart(RESULT_WITHOUT_CALL)
@@ -411,12 +429,14 @@ class _History(HistoryWithCalls):
             if isinstance(block, str):
                 text = block
             elif kind == "text":
-                text = text_of(block)
+                text = self._reader.text(block, "text", "", newest=False)
             elif kind == "redacted_thinking":
                 state += unpack_items(str(block.get("data", "")), self._identity)
             elif kind == "tool_use":
-                call = _past_call(block)
-                if call is not None and call.call_id not in self.calls:
+                call = self._past_call(block)
+                if call is None:
+                    self._reader.note_left_out(block)
+                elif call.call_id not in self.calls:
                     calls[call.call_id] = call
             elif kind.endswith("_tool_result"):
                 text = _SEARCH_HEADING + found if (found := results_text(block)) else ""
@@ -428,6 +448,13 @@ class _History(HistoryWithCalls):
                 texts.append(HistoryMessage("assistant", (TextPart(text),)))
         self.items += self._merge_answer(state, texts, dict(calls))
         self.calls |= calls
+
+    def _past_call(self, block: dict[str, Any]) -> HistoryCall | None:
+        call_id, name = text_at(block, "id"), text_at(block, "name")
+        if not (call_id and name):
+            return None  # no result could refer to it
+        arguments = self._reader.typed(block, "input", dict, "", newest=False)
+        return HistoryCall(call_id, model_name(name), json_bytes(arguments or {}).decode())
 
     def _merge_answer(
         self, state: Sequence[Element], texts: list[HistoryMessage], calls: dict[str, HistoryCall]
@@ -455,15 +482,6 @@ class _History(HistoryWithCalls):
         if not id.endswith(" "):
             self._seen.add(id)
         return RawHistoryItem(json_bytes(item))
-
-
-def _past_call(block: dict[str, Any]) -> HistoryCall | None:
-    call_id, name = block.get("id"), block.get("name")
-    if not (isinstance(call_id, str) and call_id and isinstance(name, str) and name):
-        # No result could refer to it.
-        return None
-    arguments = json_bytes(object_at(block, "input")).decode()
-    return HistoryCall(call_id, model_name(name), arguments)
 
 
 def _as_error(parts: tuple[Part, ...]) -> tuple[Part, ...]:

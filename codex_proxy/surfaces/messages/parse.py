@@ -5,7 +5,7 @@ too late; and an estimate for the first event of an answer. Source: docs/message
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -90,10 +90,10 @@ def parse(
     offered = NO_TOOLS
     if tools or request.tool_choice is not None:
         offered = offered_tools(tools, request.tool_choice, tools_referred_to(request.messages), notes)
-    effort, sampling = _effort_asked(request), non_null_fields(request, SAMPLING["messages"])
+    effort = _effort_asked(request)
     instructions = instructions_of(request.system)
     acts = bool(instructions) or _client_acts(request, offered)
-    turn, workdir_param = _turn(request, offered, context, effort, sampling, client_acts=acts)
+    turn, workdir_param = _turn(request, offered, context, effort, client_acts=acts)
     reader = BlockReader(pdfs, notes, takes_images=takes_images(turn))
     history = history_of(request.messages, reader, identity(turn))
     if not history:
@@ -110,7 +110,6 @@ def parse(
         web_search=offered.web_search,
         client_names=offered.client_names,
         ignored=(
-            *(name for name in sampling if name not in turn.sampling),
             *_ignored_fields(request, effort),
             *forbidden_search("tools[web_search]", context.settings, asked=offered.web_search),
             *ignored_fields(notes),
@@ -128,11 +127,10 @@ def _turn(
     offered: MessagesTools,
     context: ParseContext,
     effort: str | None,
-    sampling: Mapping[str, Any],
     *,
     client_acts: bool,
 ) -> tuple[Turn, WorkdirParam]:
-    """Returns the turn without its history. `effort`: see `_effort_asked`; `sampling`: the given parameters."""
+    """Returns the turn without its history. `effort`: see `_effort_asked`."""
     catalog, schema = context.catalog, _schema_of(request)
     resolved = resolve(request.model or DEFAULT_NAME, catalog)
     acts = client_acts or schema is not None
@@ -147,11 +145,7 @@ def _turn(
         tool_choice=offered.choice,
         parallel_tool_calls=offered.parallel,
         output_schema=schema,
-        sampling={
-            name: value
-            for name, value in sampling.items()
-            if isinstance(value, int | float) and not isinstance(value, bool)
-        },
+        sampling=non_null_fields(request, SAMPLING["messages"]),
         stop=stops_of(request.stop_sequences),
         reports_stop=True,
         max_tokens=request.max_tokens,

@@ -20,7 +20,7 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import NamedTools, ToolChoice
 from codex_proxy.surfaces.answers.renderer import schema_json
 from codex_proxy.surfaces.messages.wire import TOOL_FIELDS, GivenToolChoice
-from codex_proxy.surfaces.requests.body import invalid_value, missing_parameter, wrong_type
+from codex_proxy.surfaces.requests.body import invalid_value, missing_parameter, typed_at
 from codex_proxy.surfaces.requests.fields import FieldNotes
 from codex_proxy.surfaces.requests.options import OfferedTools, model_name, refuse_duplicates
 
@@ -244,18 +244,17 @@ _SEARCH_OPTIONS: Final = (
 
 
 def _tool(tool: dict[str, Any], param: str) -> Tool:
-    name, schema, description = text_at(tool, "name"), tool.get("input_schema"), tool.get("description")
+    name = typed_at(tool, "name", str, param)
     if not name:
         raise missing_parameter(f"{param}.name")
-    if schema is not None and not isinstance(schema, dict):
-        raise wrong_type(f"{param}.input_schema", schema, "an object")
+    schema = typed_at(tool, "input_schema", dict, param)
     _check_callers(tool, param)
     offered = model_name(name)
     return Tool(
         offered,
-        description if isinstance(description, str) else "",
+        typed_at(tool, "description", str, param) or "",
         _NO_ARGUMENTS if schema is None else schema_json(schema),
-        strict=tool.get("strict") is True,
+        strict=bool(typed_at(tool, "strict", bool, param)),
         client_name=None if offered == name else ClientName(name),
     )
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, TypeAlias
 from pydantic import Field
 
 from codex_proxy.surfaces.messages.answer import THREADS_UNSUPPORTED
-from codex_proxy.surfaces.requests.body import RequestModel, StopSequence
+from codex_proxy.surfaces.requests.body import RequestModel, Share, StopSequence, TopK, UpToTwo
 from codex_proxy.surfaces.requests.fields import ByKind, Ignored, Refused
 
 Blocks: TypeAlias = list[Any]
@@ -38,7 +38,7 @@ class Thinking(RequestModel):
     """`type`: `enabled` with a budget, `adaptive`, `between_tools` or `disabled`."""
 
     type: str
-    budget_tokens: int | None = None
+    budget_tokens: Annotated[int, Field(ge=0)] | None = None
     display: Annotated[Any, Ignored("thinking")] = None
     block_binding: Annotated[Any, Ignored("thinking")] = None
 
@@ -77,9 +77,9 @@ class MessagesRequest(RequestModel, extra="allow"):
     output_config: OutputConfig | None = None
     output_format: AnswerFormat | None = None
     metadata: dict[str, Any] | None = None
-    temperature: Any = None
-    top_p: Any = None
-    top_k: Any = None
+    temperature: UpToTwo | None = None
+    top_p: Share | None = None
+    top_k: TopK | None = None
     cache_control: Annotated[Any, Ignored()] = None
     context_management: Annotated[Any, Ignored()] = None
     diagnostics: Annotated[Any, Ignored()] = None

@@ -10,7 +10,17 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from codex_proxy.surfaces.requests.body import Parameters, RequestModel, StopSequence, wrong_value
+from codex_proxy.surfaces.requests.body import (
+    Parameters,
+    Penalty,
+    RequestModel,
+    Seed,
+    Share,
+    StopSequence,
+    TopK,
+    UpToTwo,
+    wrong_value,
+)
 from codex_proxy.surfaces.requests.fields import ByKind, Ignored
 
 MAX_STOPS: Final = 64
@@ -42,7 +52,8 @@ def _lower_case(value: Any) -> Any:
 
 
 KeepAlive: TypeAlias = Annotated[Any, AfterValidator(_check_duration)]
-WholeNumber: TypeAlias = Annotated[int, BeforeValidator(_whole_number)]
+Limit: TypeAlias = Annotated[int, Field(ge=-(2**31), le=2**31 - 1), BeforeValidator(_whole_number)]
+"""A number of tokens; a negative one, or 0, is no limit."""
 Images: TypeAlias = list[str]
 """Images in base64, without the head of a data URL."""
 
@@ -50,14 +61,14 @@ Images: TypeAlias = list[str]
 class Options(RequestModel, extra="allow"):
     """The options that a turn can follow, if its agent can. Others are ignored."""
 
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: WholeNumber | None = None
-    min_p: float | None = None
-    seed: WholeNumber | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    num_predict: WholeNumber | None = None
+    temperature: UpToTwo | None = None
+    top_p: Share | None = None
+    top_k: Annotated[TopK, BeforeValidator(_whole_number)] | None = None
+    min_p: Share | None = None
+    seed: Annotated[Seed, BeforeValidator(_whole_number)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    num_predict: Limit | None = None
     stop: Stops | None = None
 
 

@@ -321,6 +321,19 @@ def wrong_type(param: str, value: Any, expected: str) -> Fault:
     )
 
 
+_TYPED: Final[dict[type, str]] = {bool: "a boolean", str: "a string", list: "an array", dict: "an object"}
+
+
+def typed_at(value: Mapping[str, Any], name: str, kind: type[T], param: str) -> T | None:
+    """Returns the field `name` of the object at the path `param`; None if it is absent or null. Raises `Fault`
+    INVALID_REQUEST for a value of another type.
+    """
+    given = value.get(name)
+    if given is None or isinstance(given, kind):
+        return given
+    raise wrong_type(f"{param}.{name}", given, _TYPED[kind])
+
+
 def _path(location: tuple[int | str, ...]) -> str:
     path = ""
     for step in location:
@@ -342,6 +355,7 @@ Positive: TypeAlias = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Summary: TypeAlias = Literal["auto", "concise", "detailed", "none"]
 Verbosity: TypeAlias = Literal["low", "medium", "high"]
 TopK: TypeAlias = Annotated[int, Field(ge=-1, le=2**31 - 1)]
+Seed: TypeAlias = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 UpToTwo: TypeAlias = Annotated[float, Field(ge=0, le=2)]
 MetadataKey: TypeAlias = Annotated[str, Field(max_length=64)]

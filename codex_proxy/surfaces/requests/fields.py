@@ -79,13 +79,13 @@ class FieldNotes:
 
 class Ignored:
     """Marks a field as ignored. `place`: its object's path (`messages[]`); `name`: the field's name, if it differs
-    from the attribute's; `also_false`: false is named too.
+    from the attribute's; `also_zero`: 0 and false are named too.
     """
 
-    def __init__(self, place: str = "", *, name: str | None = None, also_false: bool = False) -> None:
+    def __init__(self, place: str = "", *, name: str | None = None, also_zero: bool = False) -> None:
         self._place = f"{place}." if place else ""
         self._name = name
-        self._also_false = also_false
+        self._also_zero = also_zero
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.with_info_after_validator_function(self._note, handler(source))
@@ -96,7 +96,7 @@ class Ignored:
         return {**handler(schema), "description": "Has no effect; `x-codex-ignored-params` names it."}
 
     def _note(self, value: Any, info: ValidationInfo) -> Any:
-        if info.context is not None and (value or (self._also_false and value is False)):
+        if info.context is not None and (value or (self._also_zero and value == 0)):
             info.context.ignored[f"{self._place}{self._name or info.field_name}"] = None
         return value
 

@@ -184,7 +184,7 @@ class WebSearchTool(RequestModel):
     user_location: Annotated[dict[str, Any] | None, Ignored("tools[]")] = None
     filters: IgnoredInTool = None
     search_content_types: IgnoredInTool = None
-    external_web_access: Annotated[bool | None, Ignored("tools[]", also_false=True)] = None
+    external_web_access: Annotated[bool | None, Ignored("tools[]", also_zero=True)] = None
 
 
 class HostedTool(RequestModel, extra="allow"):

@@ -30,10 +30,10 @@ def refusal_of(**fields: Any) -> Failure:
 
 
 def test_a_prompt_is_a_turn_of_one_message() -> None:
-    found = ask(prompt=["Hi"], max_tokens=5, stop="\n", temperature=0.5, user="x")
+    found = ask(prompt=["Hi"], max_tokens=5, stop="\n", temperature=0.5, user="x", logprobs=0)
     assert texts(found.turn.history) == ["user: Hi"]
     assert (found.turn.max_tokens, found.turn.stop) == (5, ("\n",))
-    assert (found.turn.sampling, found.ignored) == ({"temperature": 0.5}, ("user",))
+    assert (found.turn.sampling, found.ignored) == ({"temperature": 0.5}, ("logprobs", "user"))
     assert not found.stream
 
 
@@ -47,6 +47,9 @@ def test_a_prompt_is_a_turn_of_one_message() -> None:
         {"prompt": [1, 2]},
         {"prompt": ""},
         {"prompt": None},
+        {"temperature": -1},
+        {"presence_penalty": 10**22},
+        {"seed": 10**30},
         {"stream_options": {"include_usage": True}},
     ],
 )

@@ -348,6 +348,7 @@ def test_a_search_of_this_server_leaves_no_words_that_the_model_did_not_say() ->
 def test_a_search_result_that_the_user_brings_is_reported() -> None:
     block = {"type": "search_result", "title": "T", "source": "S", "content": [{"type": "text", "text": "C"}]}
     assert texts(history(message_of("user", block))) == ["user: T - S\nC"]
+    assert texts(history(message_of("user", {**block, "content": "C"}))) == ["user: T - S\nC"]
 
 
 @pytest.mark.parametrize(
@@ -403,6 +404,55 @@ def test_a_block_that_is_unknown_is_refused_in_the_newest_message_and_named_befo
     answer = ask(messages=[{"role": "user", "content": [block]}, message_of("assistant", "Hm."), HELLO])
     assert "left out" in texts(answer.turn.history)[0]
     assert [name for name in answer.ignored if name.startswith("messages[].content[]")]
+
+
+DOCUMENT = {"type": "document", "source": {"type": "text", "data": "x"}}
+
+
+@pytest.mark.parametrize(
+    ("block", "field"),
+    [
+        ({"type": "text", "text": {"a": 1}}, "text"),
+        ({"type": "tool_result", "tool_use_id": 1, "content": "x"}, "tool_use_id"),
+        ({"type": "tool_result", "tool_use_id": "c", "is_error": "true"}, "is_error"),
+        ({"type": "tool_result", "tool_use_id": "c", "content": {"temp": 3}}, "content"),
+        ({"type": "search_result", "title": "T", "content": 5}, "content"),
+        ({"type": "search_result", "title": 5}, "title"),
+        ({"type": "tool_reference", "tool_name": 5}, "tool_name"),
+        ({**DOCUMENT, "title": 5}, "title"),
+        ({**DOCUMENT, "context": ["x"]}, "context"),
+    ],
+)
+def test_a_field_of_the_wrong_type_is_refused_in_the_newest_message_and_named_before(
+    block: Any, field: str
+) -> None:
+    message = message_of("user", "A", block)
+    assert refusal_of(messages=[message]).param == f"messages[0].content[1].{field}"
+    assert ask(messages=[message, message_of("assistant", "Hm."), HELLO]).ignored == (
+        f"messages[].content[].{field}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("block", "named"),
+    [
+        ({"type": "text", "text": 5}, "text"),
+        ({**use("c"), "input": "str"}, "input"),
+        ({**use("c"), "name": [1]}, "tool_use"),
+    ],
+)
+def test_a_field_of_the_wrong_type_in_an_answer_is_named(block: Any, named: str) -> None:
+    answer = ask(messages=[HELLO, message_of("assistant", block), HELLO])
+    assert answer.ignored == (f"messages[].content[].{named}",)
+
+
+@pytest.mark.parametrize("tool", [None, 5, {"type": "tool_definition", "definition": 5}])
+def test_a_change_of_tools_that_names_none_changes_nothing(tool: Any) -> None:
+    added = {
+        "role": "system",
+        "content": [{"type": "tool_addition", "tool": tool}, {"type": "tool_addition"}],
+    }
+    assert ask(messages=[HELLO, added]).turn.tools == ()
 
 
 def test_a_block_of_an_answer_that_is_unknown_is_named() -> None:

@@ -58,7 +58,6 @@ def test_parameters_without_effect_are_accepted_and_named() -> None:
         "of_tomorrow",
     }
     assert answer.turn.sampling == {"temperature": 1, "top_k": 5}
-    assert ask(temperature="hot").ignored == ("temperature",)
 
 
 def test_names_that_are_no_names_do_not_come_into_a_header() -> None:
@@ -318,6 +317,14 @@ def test_a_tool_that_is_not_here_is_refused_with_what_to_do(kind: str, words: st
         ({"messages": []}, "messages"),
         ({"messages": [{"content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+        ({"tools": [{"name": ["a"]}]}, "tools[0].name"),
+        ({"tools": [{"name": "a", "description": 5}]}, "tools[0].description"),
+        ({"system": [{"type": "text", "text": 5}]}, "system[0].text"),
+        ({"thinking": {"type": "enabled", "budget_tokens": -5}}, "thinking.budget_tokens"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"temperature": 10**30}, "temperature"),
+        ({"top_p": 7}, "top_p"),
+        ({"top_k": 10**30}, "top_k"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"stop_sequences": ["x" * 1001]}, "stop_sequences[0]"),
     ],

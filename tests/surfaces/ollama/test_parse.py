@@ -192,8 +192,16 @@ def test_options_are_followed_or_named() -> None:
     assert chat(options={"num_predict": -1, "stop": "end"}).turn.max_tokens is None
 
 
-def test_an_option_of_the_wrong_type_is_refused() -> None:
-    assert refusal_of(options={"temperature": "hot"}).param == "options.temperature"
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("temperature", "hot"),
+        *((name, 10**30) for name in ("num_predict", "seed", "top_k", "temperature", "presence_penalty")),
+        ("top_p", 7),
+    ],
+)
+def test_an_option_of_the_wrong_type_or_beyond_its_range_is_refused(option: str, value: Any) -> None:
+    assert refusal_of(options={option: value}).param == f"options.{option}"
 
 
 def test_fields_that_change_nothing_are_named() -> None:
