@@ -123,7 +123,7 @@ async def embed(request: web.Request) -> web.Response:
     answer = await _request_embeddings(request, parsed)
     if answer is None:
         return _json(nothing_embedded(parsed.model))
-    return _json(embed_body(answer, parsed.model, timings.durations()))
+    return _json(embed_body(answer, parsed, timings.durations()))
 
 
 async def embeddings(request: web.Request) -> web.Response:

@@ -21,6 +21,9 @@ from codex_proxy.surfaces.requests.body import RequestModel, parse_as
 from codex_proxy.surfaces.requests.fields import ByKind, FieldNotes, Ignored, ignored_fields
 
 _NO_EMBEDDINGS: Final = Failure(FaultKind.UPSTREAM_ERROR, "The model server's answer has no embeddings.")
+_NOT_EACH: Final = Failure(
+    FaultKind.UPSTREAM_ERROR, "The model server's answer has not one embedding for each text of the input."
+)
 
 
 class OllamaEmbedRequest(RequestModel):
@@ -45,10 +48,12 @@ class OllamaEmbeddingsRequest(RequestModel):
 
 class EmbeddingsRequest(msgspec.Struct, frozen=True):
     """A request for embeddings. `body`: the body in OpenAI's form; empty if there is nothing to embed, which Ollama
-    answers with nothing. `model`: the client's name of the model; `known`: this server's.
+    answers with nothing. `count`: how many texts are embedded; `model`: the client's name of the model;
+    `known`: this server's.
     """
 
     body: bytes
+    count: int
     model: str
     known: str
     ignored: tuple[str, ...]
@@ -73,20 +78,18 @@ def _make_request(
     body = {"model": raw_text(known), "input": [raw_text(text) for text in given]}
     more = {} if dimensions is None else {"dimensions": dimensions}
     made = json_bytes({**body, **more}) if given else b""
-    return EmbeddingsRequest(made, model, known, ignored_fields(notes))
+    return EmbeddingsRequest(made, len(given), model, known, ignored_fields(notes))
 
 
-def embed_body(answer: bytes, model: str, times: TurnTimes) -> bytes:
+def embed_body(answer: bytes, request: EmbeddingsRequest, times: TurnTimes) -> bytes:
     """Converts OpenAI's `answer` to Ollama's."""
-    vectors, tokens = _read(answer)
+    vectors, tokens = _read(answer, request.count)
     figures = {"total_duration": times.total, "load_duration": times.load, "prompt_eval_count": tokens}
-    return json_bytes({"model": raw_text(model), "embeddings": vectors, **figures})
+    return json_bytes({"model": raw_text(request.model), "embeddings": vectors, **figures})
 
 
 def embeddings_body(answer: bytes) -> bytes:
-    vectors, _ = _read(answer)
-    if not vectors:
-        raise Fault(_NO_EMBEDDINGS)
+    vectors, _ = _read(answer, 1)
     return json_bytes({"embedding": vectors[0]})
 
 
@@ -99,15 +102,18 @@ NOTHING_EMBEDDED: Final = b'{"embedding":[]}'
 """Ollama's answer to `/api/embeddings` without a prompt."""
 
 
-def _read(answer: bytes) -> tuple[list[list[float]], int]:
+def _read(answer: bytes, count: int) -> tuple[list[list[float]], int]:
+    """Returns the `count` embeddings, in the order of the input, and the input's tokens."""
     try:
         value = msgspec.json.decode(answer)
-        found = sorted(value["data"], key=lambda entry: entry.get("index", 0))
-        vectors = [_vector(entry["embedding"]) for entry in found]
-        tokens = (value.get("usage") or {}).get("prompt_tokens") or 0
-        return vectors, int(tokens)
+        given = value["data"]
+        found = {entry.get("index", place): _vector(entry["embedding"]) for place, entry in enumerate(given)}
+        tokens = int((value.get("usage") or {}).get("prompt_tokens") or 0)
     except (*NOT_AS_EXPECTED, struct.error) as error:
         raise Fault(_NO_EMBEDDINGS) from error
+    if len(given) != count or found.keys() != set(range(count)):
+        raise Fault(_NOT_EACH)
+    return [found[index] for index in range(count)], tokens
 
 
 def _vector(given: Any) -> list[float]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -19,7 +20,7 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import Activity, Message, Reasoning, ToolCall
-from codex_proxy.surfaces.ollama.embeddings import embed_body, embeddings_body
+from codex_proxy.surfaces.ollama.embeddings import EmbeddingsRequest, embed_body, embeddings_body
 from codex_proxy.surfaces.ollama.render import TurnTimes, fill_in_body
 from tests.surfaces.ollama.asking import HEAD, lines, renderer, stream_events, whole
 
@@ -160,11 +161,19 @@ def test_silence_is_a_line_without_text() -> None:
     assert renderer(stream=True).empty_line().endswith(b'"content":""},"done":false}\n')
 
 
+OF_TWO = EmbeddingsRequest(b"", 2, "m", "m", ())
 CONVERTERS: list[Callable[[bytes], bytes]] = [
     lambda answer: fill_in_body(answer, "m", "", TurnTimes()),
-    lambda answer: embed_body(answer, "m", TurnTimes()),
+    lambda answer: embed_body(answer, OF_TWO, TurnTimes()),
     embeddings_body,
 ]
+
+
+@pytest.mark.parametrize("indexes", [[0], [0, 1, 2], [0, 0], [1, 2], []])
+def test_an_answer_without_one_embedding_for_each_text_is_the_model_servers_fault(indexes: list[int]) -> None:
+    data = [{"index": index, "embedding": [0.5]} for index in indexes]
+    with pytest.raises(Fault, match="one embedding for each text"):
+        embed_body(json.dumps({"data": data}).encode(), OF_TWO, TurnTimes())
 
 
 @pytest.mark.parametrize("answer", [b"", b"[]", b'{"data":1,"choices":[]}', b"[" * 2000 + b"]" * 2000])
