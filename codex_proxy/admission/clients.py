@@ -227,6 +227,9 @@ def limit_to_key(everybody: Client, key: Key) -> Client:
     sandbox = everybody.settings.sandbox
     if key.sandbox is not None:
         sandbox = min(sandbox, key.sandbox, key=SANDBOXES.index)
+    models = _allowed_models(key.models, catalog) if key.models else None
+    if models is not None:
+        catalog = catalog.for_models(frozenset(model for model, _ in models))
     workspace = limit_roots(everybody.workspace, key.roots) if key.roots else everybody.workspace
     # Several may have keys, and what is stored is not everybody's.
     workspace = replace(workspace, confine_reads=True)
@@ -238,7 +241,7 @@ def limit_to_key(everybody: Client, key: Key) -> Client:
         workspace=workspace,
         rpm=key.rpm or everybody.rpm,
         concurrency=key.concurrency or everybody.concurrency,
-        models=_allowed_models(key.models, catalog) if key.models else None,
+        models=models,
         catalog=catalog,
         mcp=key.mcp,
         approvals=key.approvals or everybody.approvals,

@@ -26,6 +26,7 @@ from codex_proxy.http.middleware.access import FORM, origin_of
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER, REPLY_HEADERS
 from codex_proxy.surfaces.models import DEFAULT_NAME, resolve
+from codex_proxy.surfaces.requests.body import missing_parameter
 from codex_proxy.surfaces.requests.passed import FormReader, PassedBody, form_body, json_body, passed_form
 
 MAX_FORM_HEAD: Final = 1 << 20
@@ -226,10 +227,15 @@ def _timeout_failure(upstream: PassingAgent) -> Failure:
 
 
 def serving_upstream(request: web.Request, model: str | None, path: str) -> tuple[PassingAgent, str]:
-    """Returns and raises what `upstream_for` does; also raises `Fault` NOT_FOUND if no upstream serves the request."""
+    """Returns and raises what `upstream_for` does; also raises `Fault` if no upstream serves the request: NOT_FOUND, or
+    INVALID_REQUEST if it names no model.
+    """
     found = upstream_for(request, model, path)
     if found is None:
-        message = of_absent_part(path) or NO_UPSTREAM.format(path=path, model=model or DEFAULT_NAME)
+        message = of_absent_part(path)
+        if not (message or model):
+            raise missing_parameter("model")
+        message = message or NO_UPSTREAM.format(path=path, model=model)
         raise Fault.of(FaultKind.NOT_FOUND, message, param="model")
     return found
 

@@ -103,6 +103,8 @@ class ModelCatalog:
         """The agents whose models are in the catalog; None: all."""
         self.members = source.members
         """The agents by name, the default first; empty for a single one."""
+        self.usable: frozenset[str] | None = None
+        """The agent's names of the models that the client may use; None: all."""
         self.agent_names = frozenset(map(str.lower, source.members))
         self._filtered: tuple[tuple[AgentModel, ...], tuple[AgentModel, ...]] = ((), ())
         """All models when they were last read, and those of them that belong to `only`."""
@@ -145,6 +147,14 @@ class ModelCatalog:
     def missing_features(self, model: str) -> tuple[str, ...]:
         return tuple(self.members.get(model.partition(MODEL_SEPARATOR)[0], self._source).missing_features)
 
+    def for_models(self, models: frozenset[str]) -> ModelCatalog:
+        """Returns the catalog for a client that may use these models of the agents: only they are suggested, and share
+        a short name.
+        """
+        limited = copy.copy(self)
+        limited.usable, limited._names = models, None
+        return limited
+
     def for_agents(self, agents: Collection[str]) -> ModelCatalog:
         if not self.members and self._source.name in agents:
             return self
@@ -183,6 +193,7 @@ class Names:
         self._patterns = [(name.lower(), target) for name, target in catalog.aliases if _WILDCARD in name]
         self._models = {model.id.lower(): model.id for model in models}
         self.entries = {model.id: model for model in models}
+        self._usable = catalog.usable
         self._builtin: dict[str, str | None] = {}
         for base in ("codex-5", "codev-5"):
             self._builtin[base] = None
@@ -218,10 +229,22 @@ class Names:
 
     def similar_to(self, name: str) -> list[str]:
         """Returns up to three known names that are similar."""
-        own = {each: each for each in self._builtin if self._lists_codex and each.startswith("codex")}
-        known = {**own, **{short: ids[0] for short, ids in self._short.items()}, **self._models}
+        own = {each: self.default for each in self._builtin if self._lists_codex and each.startswith("codex")}
+        known = {
+            **own,
+            **{short: self._of_client(ids)[0] for short, ids in self._short.items()},
+            **self._models,
+        }
+        known = {each: id for each, id in known.items() if self._may_use(id)}
         near = difflib.get_close_matches(name.lower()[:_MAX_COMPARED], list(known)[:_MAX_CANDIDATES], n=3)
-        return list(dict.fromkeys(known[each] for each in near))
+        return list(dict.fromkeys(each if each in own else known[each] for each in near))
+
+    def _may_use(self, model: str) -> bool:
+        return self._usable is None or model in self._usable
+
+    def _of_client(self, models: list[str]) -> list[str]:
+        """Returns those that the client may use; if none, the first, which it is then refused."""
+        return [model for model in models if self._may_use(model)] or models[:1]
 
     def _target(self, target: str, depth: int) -> ResolvedModel | None:
         found = self.find(target, depth + 1)
@@ -241,7 +264,7 @@ class Names:
         # An upstream may be another such server, which lists these names too: here they stay this server's own.
         if name in self._builtin and name not in self._agents:
             return ResolvedModel(self.default, self._builtin[name])
-        short = self._short.get(name, ())
+        short = self._of_client(self._short.get(name, []))
         if len(short) > 1:
             named = ", ".join(f"'{each}'" for each in short)
             raise bad_request(

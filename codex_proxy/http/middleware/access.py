@@ -348,10 +348,11 @@ def _check_content_type(request: web.Request) -> None:
         return  # LiteLLM sends this type there, or none, which aiohttp reads as this one; a form sends neither
     is_json = kind == "application/json" or kind.endswith("+json")
     if kind in _OF_FORMS if not request.can_read_body else not is_json:
+        wrong = f"The content type {excerpt(kind)} is not supported."
+        if "Content-Type" not in request.headers:
+            wrong = "The request has no content type."
         raise Fault.of(
-            FaultKind.UNSUPPORTED_MEDIA_TYPE,
-            f"The content type {excerpt(kind)} is not supported. Send the body as "
-            "`Content-Type: application/json`.",
+            FaultKind.UNSUPPORTED_MEDIA_TYPE, f"{wrong} Send the body as `Content-Type: application/json`."
         )
 
 

@@ -227,6 +227,8 @@ async def test_a_model_that_no_upstream_has_is_a_404_that_says_what_to_add(tmp_p
             answer = await proxy.send("POST", "/v1/embeddings", {"model": name, "input": "x"})
             assert answer.status == 404
             assert 'paths = ["/embeddings"]' in answer.error["message"]
+        answer = await proxy.send("POST", "/v1/embeddings", {"input": "x"})
+        assert (answer.status, answer.error["param"]) == (400, "model")
 
 
 async def test_a_table_that_names_the_path_gets_models_that_nobody_has(

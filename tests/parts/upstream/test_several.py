@@ -210,6 +210,23 @@ async def test_a_key_that_is_limited_to_agents_sees_a_server_that_has_no_others(
         assert a.requests == []
 
 
+async def test_a_name_means_a_model_that_the_key_may_use_and_no_other_is_suggested(
+    a: Upstream, b: Upstream, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys.toml"
+    keys.write_text(f'[keys.one]\nsha256 = "{digest_of("key-one")}"\nmodels = ["b/small"]\n')
+    of_one: Any = {"headers": {"Authorization": "Bearer key-one"}}
+    tables = {"a": {"url": a.url}, "b": {"url": b.url}}
+    async with several(tmp_path, upstreams=tables, keys_file=keys) as proxy:
+        assert (await proxy.ask(ask("small"), **of_one)).status == 200
+        assert (len(a.requests), len(b.requests)) == (0, 1)
+        for name in ("a/smal", "larg"):
+            answer = await proxy.ask(ask(name), **of_one)
+            assert answer.status == 404
+            assert not any(other in answer.error["message"] for other in ("'a/small'", "'a/large'"))
+        assert (await proxy.ask(ask("large"), **of_one)).error["code"] == "not_allowed"
+
+
 async def test_a_key_of_a_server_with_one_agent_may_name_it(a: Upstream, tmp_path: Path) -> None:
     keys = tmp_path / "keys.toml"
     for agents, status in (('["openai-chat"]', 200), ('["codex"]', 404)):
