@@ -107,7 +107,6 @@ class AcpAgent(RpcAgent):
             "session/set_model": self._set_model,
             "session/prompt": self._prompt,
             "session/close": self._close,
-            "session/fork": self._fork,
             "session/delete": self._delete,
         }
 
@@ -138,7 +137,7 @@ class AcpAgent(RpcAgent):
             "loadSession": True,
             "promptCapabilities": {"image": True},
             "mcpCapabilities": {"http": not self.faults.has("stdio_tools")},
-            "sessionCapabilities": {"close": {}, "fork": {}, "delete": {}},
+            "sessionCapabilities": {"close": {}, "delete": {}},
         }
         self.asks_user = "elicitation" in params.get("clientCapabilities", {})
         version = 2 if self.faults.has("other_version") else params["protocolVersion"]
@@ -171,17 +170,6 @@ class AcpAgent(RpcAgent):
                 content = {"type": "text", "text": part.get("text", "")}
                 self.update(session.identifier, {"sessionUpdate": kind, "content": content}, self.faults)
         self.answer(identifier, self._offer(session))
-
-    def _fork(self, identifier: Any, params: Params) -> None:
-        """Opens a copy of an open or a stored session. As with other programs, it sends none of its messages."""
-        source = self._sessions.get(params["sessionId"]) or self.files.read(params["sessionId"])
-        if source is None:
-            raise RpcError("no such session")
-        copy = AcpSession(self._new_name(), self._connect(params["mcpServers"]), source.model, params["cwd"])
-        copy.items = list(source.items)
-        self._sessions[copy.identifier] = copy
-        self.files.write(copy)
-        self.answer(identifier, {"sessionId": copy.identifier, **self._offer(copy)})
 
     def _delete(self, identifier: Any, params: Params) -> None:
         closed = self._closed.pop(params["sessionId"], None)

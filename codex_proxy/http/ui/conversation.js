@@ -391,7 +391,7 @@ export function conversation(id, ready, actions) {
       schedule();
     },
     /** The id of the newest turn; empty without one. */
-    lastTurn: () => list.querySelector(":scope > .turn:last-of-type")?.dataset.id ?? "",
+    lastTurn: () => [...list.querySelectorAll(":scope > .chunk > .turn")].at(-1)?.dataset.id ?? "",
     /** The id of the next item behind this one that is whole; empty if there is none: no copy is made before an open one. */
     next: (item) => order.slice(order.indexOf(item) + 1).find((each) => views.get(each).done) ?? "",
     /** The id of the first item behind a turn that is whole; empty if there is none. */

@@ -1,14 +1,15 @@
 """The dialect of ACP: the turns of one session as messages, and the agent's messages as events. Without IO. A turn is
 `session/new`, requests that set mode and model, and `session/prompt`, whose answer ends it; `session/resume` or
 `session/load` continue a closed session. The agent calls the client's tools at the session's tool server, and goes on
-when a later request brings the outputs. A turn that failed or was cancelled is the session's last.
-
+when a later request brings the outputs. After a turn that failed or was cancelled
+the session is closed; a session of the APIs for agents may have it opened again.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -73,6 +74,9 @@ from codex_proxy.parts.acp.turn_end import (
 )
 from codex_proxy.parts.acp.updates import UpdateReader
 
+_PLAIN_ID: Final = re.compile(r"[\w.:-]{1,200}", re.ASCII)
+"""An id that a header and a terminal's command may have. A session of another one is not gone on with."""
+
 
 class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
     """Reads the messages of one channel of an `AcpConnection`, and the tool server's events. The agent's questions
@@ -102,6 +106,8 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
         self._usage = UsageCounter(program.preset.usage)
         self._context = ContextReader()
         self.calls = ClientCalls(new_id, self._reader, self._writes, preset=program.preset, alone=alone)
+        self._has_started = False
+        """Whether it was told that the session has taken its first prompt."""
         self._rejected = False
         """Whether a permission was rejected in this turn, after which some agents end it."""
 
@@ -160,6 +166,12 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
     def receive(self, lines: Sequence[Input]) -> Step:
         active = self._state is TurnState.PROMPTING
         for message in lines:
+            if (
+                active
+                and not self._has_started
+                and not (isinstance(message, Message) and message.method is None)
+            ):
+                self._tell_start()
             if isinstance(message, Message):
                 update = message.params.update
                 is_update = message.method == "session/update" and message.error is None
@@ -211,8 +223,18 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
                 self._fail(failure)
             case list() as blocks:
                 self._session_id, self._model_name = self.session, self._opening.model
-                self._note_start(self._model_name)
+                self.stores_sessions = self.stores_sessions and bool(_PLAIN_ID.fullmatch(self.session))
+                if self._turn.stored_session is None:
+                    self._tell_start()
                 self._send_prompt(blocks)
+
+    def _tell_start(self) -> None:
+        """Tells that the session has taken the first prompt: if the next turn goes on with a stored session, it sends
+        nothing of this one again, so that the program must have begun with it.
+        """
+        if not self._has_started:
+            self._has_started = True
+            self._note_start(self._model_name)
 
     def _start_again(self, turn: Turn, new_items: Sequence[HistoryItem]) -> None:
         self._reader.start_turn(self.calls.tools)
@@ -349,6 +371,7 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
             self._reader.drop_held()
             self._fail(failure_of_error(message.error, self.program.preset))
             return
+        self._tell_start()
         self._reader.release_doubtful()
         result = object_at(message.result)
         counted = self._usage.counts_turn(result)

@@ -38,6 +38,7 @@ async def ask_program(
         finished = True
         return message
     except TimeoutError:
+        finished = True  # a late answer is dropped with the channel, and other clients' turns go on
         text = f"The agent did not answer within {REQUEST_SECONDS:g} s. Try again."
         raise Fault.of(FaultKind.UNAVAILABLE, text) from None
     finally:

@@ -60,7 +60,7 @@ TABLE = StateTable(
             TurnChange.ENDED_BADLY: TurnState.UNUSABLE,
             TurnChange.UNWANTED: TurnState.DONE,
         },
-        TurnState.UNUSABLE: {TurnChange.UNWANTED: TurnState.DONE},
+        TurnState.UNUSABLE: {TurnChange.UNWANTED: TurnState.CANCELLING},  # the prompt may be unanswered
         TurnState.CANCELLING: {TurnChange.STOPPED: TurnState.DONE},
         TurnState.DONE: {TurnChange.UNWANTED: TurnState.DONE},
     },
@@ -261,7 +261,8 @@ def _failure_in(
         return None
     if rejected and not (reader.spoke or reader.held) and _cut_in(result) is None:
         return PERMISSION_DECLINED  # the text before a request for permission announces something, and answers nothing
-    if counted or reported is not None:
+    # A count of the whole session that is as before says nothing of an answer that was given.
+    if counted or reported is not None or (reader.spoke and usage_in(_count_in(result)) is not None):
         return None
     untold = preset.errors_as_text and not rejected
     return ENDED_WITHOUT_ANSWER if untold or (preset.null_usage_fails and "usage" in result) else None

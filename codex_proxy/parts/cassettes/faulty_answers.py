@@ -33,8 +33,8 @@ NO_LINGER: Final = struct.pack("ii", 1, 0)
 FAULT: Final = web.RequestKey("stream_fault", StreamFault)
 
 
-class FaultsOfFake(ServerPart):
-    """Gives a server with the fake agent the faults."""
+class FaultyAnswers(ServerPart):
+    """Lets requests ask a server with the fake agent for broken answers."""
 
     def __init__(self) -> None:
         self._has_fake = False

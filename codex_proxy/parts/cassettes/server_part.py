@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from codex_proxy.app.server_parts import ServerPart
 from codex_proxy.core.checks import Check
-from codex_proxy.parts.cassettes.faulty_answers import FaultsOfFake
+from codex_proxy.parts.cassettes.faulty_answers import FaultyAnswers
 from codex_proxy.parts.cassettes.settings import table_of
 from codex_proxy.settings.fields import Settings
 
@@ -16,7 +16,7 @@ def server_part(settings: Settings, environ: Mapping[str, str]) -> ServerPart:
     """Returns the recorder and folder for a server's settings. Raises `CassetteError`."""
     own = table_of(settings)
     if own.record is None and own.replay is None:
-        return FaultsOfFake()
+        return FaultyAnswers()
     from codex_proxy.parts.cassettes.serving import cassettes_of
 
     return cassettes_of(settings, environ)

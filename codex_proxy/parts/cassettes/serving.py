@@ -27,7 +27,7 @@ from codex_proxy.http.middleware.access import keys_in
 from codex_proxy.http.middleware.content_log import watch_contents
 from codex_proxy.http.server_info import RECORDING_TROUBLE
 from codex_proxy.parts.cassettes.content import KEY
-from codex_proxy.parts.cassettes.faulty_answers import FaultsOfFake, add_faults
+from codex_proxy.parts.cassettes.faulty_answers import FaultyAnswers, add_faults
 from codex_proxy.parts.cassettes.format import Cassette
 from codex_proxy.parts.cassettes.recorder import RecordedExchange, Recorder
 from codex_proxy.parts.cassettes.replay import (
@@ -115,7 +115,7 @@ def common_settings(cassettes: Collection[Cassette], settings: Settings) -> dict
     return {name: found[0] for name, found in values.items() if all(value == found[0] for value in found)}
 
 
-class Cassettes(FaultsOfFake):
+class Cassettes(FaultyAnswers):
     """The recorder and the replayed folder of a server, and the faults that tests ask for."""
 
     def __init__(self, settings: Settings, recorder: Recorder | None, folder: Folder | None) -> None:
