@@ -92,6 +92,12 @@ def chunks(deltas: Iterable[dict[str, Any]], **more: Any) -> bytes:
     return b"".join(said) + line({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
 
 
+def messages_that_end(message: dict[str, str], count: int) -> bytes:
+    """So many chunks with a message, numbered, and a finish reason."""
+    numbered = [{name: text.format(i) for name, text in message.items()} for i in range(count)]
+    return b"".join(line({"choices": [{"message": each, "finish_reason": "stop"}]}) for each in numbered)
+
+
 def whole(message: dict[str, Any]) -> bytes:
     return json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}).encode()
 
@@ -145,6 +151,11 @@ CHAT_SHAPES: Final[dict[str, tuple[int, Callable[[int], bytes]]]] = {
     "calls in the old form": (800, lambda n: chunks_of(n, function_call={"name": "f", "arguments": "x"})),
     "annotations": (800, lambda n: chunks_of(n, content="a", annotations=[SOURCE])),
     "images": (1500, lambda n: chunks_of(n, images=[{"image_url": {"url": "x" * 20}}])),
+    "messages in place of deltas": (1500, lambda n: line({"choices": [{"message": {"content": "word "}}]}) * n),
+    "messages beside deltas": (800, lambda n: chunks([{"content": "word "}] * n, message={"content": "word "})),
+    "messages that end": (800, lambda n: messages_that_end({"content": "word {}"}, n)),
+    "refusals that end": (800, lambda n: messages_that_end({"refusal": "word {}"}, n)),
+    "calls of messages beside deltas": (800, lambda n: chunks([call("x", index=0, id="c")] * n, message=call("x"))),
     "log probabilities": (1500, lambda n: chunks([{"content": "a"}] * n, logprobs={"content": [{"token": "a"}]})),
     "unknown fields": (1500, lambda n: chunks({f"field_{i}": "x" * 50} for i in range(n))),
     "nested lists": (500, lambda n: line({"choices": [], "x": NESTED}) * n),

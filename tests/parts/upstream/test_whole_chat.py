@@ -44,7 +44,7 @@ def read(body: bytes) -> dict[str, Any]:
     assert not answer.contradicts
     calls = answer.calls.named_calls()
     return {
-        "text": with_pairs("".join(answer.text)),
+        "text": with_pairs(str(answer.text)),
         "reasoning": "".join(answer.reasoning),
         "calls": [(call.name, json.loads(call.text)) for call in calls],
         "finish": answer.finish or ("tool_calls" if calls else "stop"),

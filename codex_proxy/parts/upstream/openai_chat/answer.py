@@ -88,6 +88,60 @@ class ThinkTags:
         return text
 
 
+class SaidText:
+    """A text that comes in pieces. To compare it takes time proportional to what it is compared with, for a server may
+    send something to compare with each piece.
+    """
+
+    def __init__(self, *pieces: str) -> None:
+        self._pieces: list[str] = []
+        self._size = 0
+        self._first = 0
+        """The number of pieces of white space at the beginning."""
+        self._indent = 0
+        """The white space at the beginning of the piece behind them."""
+        for piece in pieces:
+            self.add(piece)
+
+    def __bool__(self) -> bool:
+        return self._size > 0
+
+    def __str__(self) -> str:
+        return "".join(self._pieces)
+
+    def add(self, piece: str) -> None:
+        if not piece:
+            return
+        if self._first == len(self._pieces):
+            self._indent = len(piece) - len(piece.lstrip())
+            self._first += self._indent == len(piece)
+        self._pieces.append(piece)
+        self._size += len(piece)
+
+    def begins(self, whole: str) -> bool:
+        """Whether `whole` begins with this text."""
+        return self._size <= len(whole) and whole.startswith(str(self))
+
+    def rest_of(self, whole: str) -> str | None:
+        """Returns what `whole` has beyond this text: nothing if it is only its beginning, white space around them
+        aside; None if it says something else.
+        """
+        if self.begins(whole):
+            return whole[self._size :]
+        return "" if self._begins_with(whole.strip()) else None
+
+    def _begins_with(self, start: str) -> bool:
+        place, indent, at = self._first, self._indent, 0
+        while at < len(start):
+            piece = (
+                self._pieces[place][indent : indent + len(start) - at] if place < len(self._pieces) else ""
+            )
+            if not piece or not start.startswith(piece, at):
+                return False
+            place, indent, at = place + 1, 0, at + len(piece)
+        return True
+
+
 DETAILS: Final = ("service_tier", "system_fingerprint")
 """Fields that are passed on to the client."""
 TOKEN_DETAILS: Final = {
@@ -116,8 +170,9 @@ class ChatAnswer:
         self.usage: Usage | None = None
         """The last reported usage: servers that report it in each chunk send running totals."""
         self.calls = ToolCalls(new_id, taken_ids)
-        self.text: list[str] = []
+        self.text = SaidText()
         """Texts and refusals so far."""
+        self._refusal = SaidText()
         self.reasoning: list[str] = []
         self.reasoning_id = ""
         self.message_id = ""
@@ -200,7 +255,8 @@ class ChatAnswer:
             for reasoning, text in texts_in(content):
                 self._add_split(reasoning, text, out)
         if refusal := text_at(delta, "refusal"):
-            self.text.append(refusal)
+            self.text.add(refusal)
+            self._refusal.add(refusal)
             out.append(RefusalDelta(self._message(out), refusal))
         annotations = delta.get("annotations")
         if isinstance(annotations, list) and annotations:
@@ -226,13 +282,11 @@ class ChatAnswer:
         """Adds a `message`: the whole answer, of which deltas may have said a part, or a piece of it in place of a
         delta.
         """
-        said, whole = "".join(self.text), message.get("content")
+        whole, refusal = message.get("content"), text_at(message, "refusal")
         came = self.begun and (self._has_deltas or is_last)
         if came and isinstance(whole, str) and not self.reasoning:
-            if whole.startswith(said):
-                message = message | {"content": whole[len(said) :]}
-            elif said.strip().startswith(whole.strip()):
-                message = message | {"content": ""}
+            if (rest := self.text.rest_of(whole)) is not None:
+                message = message | {"content": rest}
             elif self._has_deltas:
                 self.contradicts = True
                 return
@@ -240,8 +294,8 @@ class ChatAnswer:
             message = message | {"content": ""}  # how much of it was reasoning is not known
         if came and self.reasoning:
             message = {name: value for name, value in message.items() if not name.startswith("reasoning")}
-        if came and text_at(message, "refusal") and text_at(message, "refusal") in said:
-            message = message | {"refusal": ""}
+        if came and (rest := self._refusal.rest_of(refusal)) is not None:
+            message = message | {"refusal": rest}
         calls = message.get("tool_calls")
         if came and isinstance(calls, list) and self.calls.all:
             rests = [self.calls.rest_of(position, each) for position, each in enumerate(objects_in(calls))]
@@ -252,7 +306,7 @@ class ChatAnswer:
     def _add_split(self, reasoning: str, text: str, out: list[Event]) -> None:
         self._add_reasoning(reasoning, out)
         if text:
-            self.text.append(text)
+            self.text.add(text)
             out.append(TextDelta(self._message(out), text))
 
     def _add_reasoning(self, text: str, out: list[Event]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from codex_proxy.core.json_values import object_at, objects_in, without_surrogates
 from codex_proxy.core.retries import FIRST_HALF, SECOND_HALF
-from codex_proxy.parts.upstream.openai_chat.answer import texts_in
+from codex_proxy.parts.upstream.openai_chat.answer import SaidText, texts_in
 from codex_proxy.parts.upstream.openai_chat.calls import Call, ToolCalls, arguments_in
 
 _WHOLE_TEXTS: Final = frozenset({"role", "id", "type", "name"})
@@ -57,7 +57,7 @@ class _Choice:
         self._message: dict[str, Any] = {}
         self._has_deltas = False
         self._texts: list[tuple[dict[str, Any], str]] = []
-        """The objects and their keys with a `_Text` as the value."""
+        """The objects and their keys with a `SaidText` as the value."""
         self._calls = ToolCalls(lambda _: "", ())
         self._entries: dict[Call, dict[str, Any]] = {}
 
@@ -83,8 +83,9 @@ class _Choice:
     def _add_message(self, message: dict[str, Any], *, is_last: bool) -> None:
         """Adds a `message`: the whole answer behind its deltas, or a piece of it in place of a delta."""
         said, whole = self._message.get("content"), message.get("content")
-        said = "".join(said.pieces) if isinstance(said, _Text) else said
-        repeats = is_last and bool(said) and isinstance(whole, str) and whole.startswith(str(said))
+        said = SaidText(said) if isinstance(said, str) else said
+        comparable = isinstance(said, SaidText) and isinstance(whole, str)
+        repeats = is_last and comparable and bool(said) and said.begins(whole)
         if not self._has_deltas and not repeats:
             self._add(self._message, message)
             return
@@ -98,12 +99,12 @@ class _Choice:
             known = into.get(name)
             if name == "tool_calls" and isinstance(value, list):
                 self._add_calls(into, objects_in(value))
-            elif isinstance(value, str) and isinstance(known, _Text):
-                known.pieces.append(value)
+            elif isinstance(value, str) and isinstance(known, SaidText):
+                known.add(value)
             elif name in _WHOLE_TEXTS and known and isinstance(value, str):
                 pass
             elif isinstance(value, str) and isinstance(known, str):
-                into[name] = _Text(known, value)
+                into[name] = SaidText(known, value)
                 self._texts.append((into, name))
             elif isinstance(value, list) and isinstance(known, list):
                 known += value
@@ -131,15 +132,8 @@ class _Choice:
     def _join_texts(self) -> None:
         for into, name in self._texts:
             text = into.get(name)
-            if isinstance(text, _Text):
-                into[name] = "".join(text.pieces)
-
-
-class _Text:
-    """A text that came in several pieces."""
-
-    def __init__(self, *pieces: str) -> None:
-        self.pieces = list(pieces)
+            if isinstance(text, SaidText):
+                into[name] = str(text)
 
 
 def _as_delta(place: int, choice: dict[str, Any]) -> dict[str, Any]:

@@ -158,7 +158,7 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
         if answer.finish == "error":
             out += self._fail(ERROR_WITHOUT_REASON)
             return
-        text = "".join(answer.text)
+        text = str(answer.text)
         if text:
             out.append(raw_message(answer.message_id, text))
             self._conversation.add(HistoryMessage("assistant", (TextPart(text),)))
