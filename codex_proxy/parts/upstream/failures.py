@@ -19,6 +19,7 @@ from codex_proxy.agents.shared.failures import clean_text, failure_from_text
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.json_values import UNREADABLE, object_at, value_at
 from codex_proxy.parts.upstream.config import CHAT, SettingNames
+from codex_proxy.parts.upstream.stream import error_of
 
 HIDDEN: Final = "[hidden]"
 _HIDDEN: Final = HIDDEN.encode()
@@ -148,15 +149,57 @@ CLIENTS_KEY_REFUSED: Final = Failure(
     "The model server rejected your API key, which this server passes on. Send a key that is valid there.",
 )
 
-_CONTEXT = re.compile(
-    r"context_length_exceeded|exceed_context_size|maximum context length|context[ _](?:window|size|length)|"
-    r"prompt is too long|input is too long|too many (?:input )?tokens",
+CONTEXT_WORDS: Final = (
+    (r"context_length_exceeded|exceed_context_size", "context_length_exceeded"),
+    (r"context[ _](?:window|size|length|limit)", "This model's maximum context length is 8192 tokens."),
+    (r"(?:prompt|input) is too long", "prompt is too long: 204801 tokens > 200000 maximum"),
+    (r"too many (?:input )?tokens", "too many tokens: size limit exceeded by 5 tokens"),
+    (
+        r"input token count\b.{0,40} exceeds",  # Gemini
+        "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
+    ),
+    (
+        r"maximum prompt length",  # xAI
+        "This model's maximum prompt length is 131072 but the request contains 537812 tokens.",
+    ),
+    (
+        r"exceeded model token limit",  # Kimi
+        "Invalid request: Your request exceeded model token limit: 262144 (requested: 300000)",
+    ),
+    (
+        r"prompt token count\b.{0,40} exceeds",
+        "prompt token count of 130000 exceeds the limit of 128000",
+    ),  # Copilot
+    (r"reduce the length of the messages", "Please reduce the length of the messages or completion."),  # Groq
+    (r"prompt exceeds max(?:imum)? length", "Prompt exceeds max length"),  # Z.ai
+    (
+        r"longer than the maximum model length",  # vLLM
+        "The decoder prompt (length 40000) is longer than the maximum model length of 32768.",
+    ),
+    (
+        r"inputs\W{1,3}tokens \+ \W?max_new_tokens\W{1,2}must be",  # Text Generation Inference
+        "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000",
+    ),
+)
+"""What servers say of a context that is too long, each with an example."""
+_CONTEXT: Final = re.compile("|".join(words for words, _ in CONTEXT_WORDS), re.IGNORECASE)
+_MODEL: Final = re.compile(
+    r"\bmodel\b.{0,200}?(?:does not exist|not found|not loaded|unknown|not supported)|\binvalid[ _]model(?: name)?\b|"
+    r"\bmodels/.{0,200}?not found|\bnot a valid model\b|\bno endpoints found for\b",
     re.IGNORECASE,
 )
-_MODEL = re.compile(
-    r"\bmodel\b.{0,200}?(?:does not exist|not found|not loaded|unknown|not supported)|\binvalid[ _]model(?: name)?\b",
+_PATH: Final = re.compile(
+    r"\b(?:invalid|unknown|unrecognized)\b.{0,20}\b(?:url|path|endpoint)\b|^\W*(?:file |page |resource )?not found\W*$|"
+    r"\b(?:url|path|route|endpoint|method)\b.{0,100}\b(?:not found|does not exist|not allowed)",
     re.IGNORECASE,
 )
+"""Matches what servers say of a path that they do not have."""
+_OF_KEYS: Final = re.compile(
+    r"\bkeys?\b|api[ _-]?key|credential|(?:\b|un)auth(?:enti|ori[sz]|\b)|permission|"
+    r"\bforbidden\b|access[ _](?:denied|token)",
+    re.IGNORECASE,
+)
+"""Matches what servers say, with the status 403, of a key."""
 _NO_KEY_OF_LITELLM: Final = "no_db_connection"
 """How LiteLLM's proxy refuses a key without a database, with the status 400."""
 _PARAM = re.compile(r"[A-Za-z0-9_.\[\]-]{1,100}")
@@ -193,14 +236,16 @@ class ErrorReader:
         """Converts an error status or redirection. `now`: seconds since 1970, for dates in headers."""
         if 300 <= status < 400:
             return Failure(K.UPSTREAM_ERROR, _REDIRECT_MESSAGE.format(status))
-        failure = self._failure_in(_value_of(body), status)
-        if status in _NO_ENDPOINT and failure.kind in (K.UPSTREAM_ERROR, K.REJECTED_BY_PROVIDER):
-            return self._no_endpoint(status, body)
+        value = error_of(_value_of(body))
+        failure = self._failure_in(value, status)
+        of_path = status in _NO_ENDPOINT and not (status == 404 and _is_of_the_request(value))
+        if of_path and failure.kind in (K.UPSTREAM_ERROR, K.REJECTED_BY_PROVIDER):
+            return self._no_endpoint(status, message_in(value))
         wait = _wait_of(headers, now)
         return failure if wait is None else msgspec.structs.replace(failure, retry_after=wait)
 
-    def _no_endpoint(self, status: int, body: bytes) -> Failure:
-        words = self._without_secrets(clean_text(message_in(_value_of(body))))
+    def _no_endpoint(self, status: int, message: str) -> Failure:
+        words = self._without_secrets(clean_text(message))
         said = f"HTTP {status}: {words}" if words else f"HTTP {status}"
         names = self._names
         message = (
@@ -211,14 +256,18 @@ class ErrorReader:
 
     def of_event(self, value: Any) -> Failure:
         """Converts an error inside an answer. `value`: the error's decoded JSON."""
+        value = error_of(value)
         error = value.get("error", value) if isinstance(value, dict) else value
         return self._failure_in(value, _status_in(error))
 
     def _failure_in(self, value: Any, status: int | None) -> Failure:
         error = _error_in(value)
-        if status in (401, 403) or error.get("type") == _NO_KEY_OF_LITELLM:
+        said = message_in(value)
+        names = " ".join(str(error.get(name) or "") for name in ("code", "type", "status"))
+        refuses_key = status == 403 and (not said or _OF_KEYS.search(f"{names} {said}"))
+        if status == 401 or refuses_key or error.get("type") == _NO_KEY_OF_LITELLM:
             return self._key_refused
-        words = self._without_secrets(clean_text(message_in(value)))
+        words = self._without_secrets(clean_text(said))
         code, kind = error.get("code"), error.get("type")
         if not isinstance(code, str) or code.isdigit():
             code = None  # a number is a status
@@ -250,6 +299,10 @@ def _fault_of(found: FaultKind, status: int | None, text: str) -> FaultKind:
         return K.CONTEXT_LENGTH_EXCEEDED
     if status in (400, 404) and _MODEL.search(text):
         return K.MODEL_NOT_FOUND
+    if status == 403 and found is K.UPSTREAM_UNAUTHORIZED:
+        return K.REJECTED_BY_PROVIDER
+    if status == 404 and found is K.UPSTREAM_ERROR:
+        return K.REJECTED_BY_PROVIDER
     if found in (K.AGENT_NOT_AUTHENTICATED, K.AGENT_MISCONFIGURED, K.AGENT_CRASHED):
         return K.REJECTED_BY_PROVIDER if status is not None and status < 500 else K.UPSTREAM_ERROR
     if status in (400, 422) and found in _NOT_THE_REQUEST:
@@ -270,12 +323,24 @@ def _as_text(words: str, code: object, kind: object) -> str:
     return json.dumps({"error": error})
 
 
+def _is_of_the_request(value: Any) -> bool:
+    """Whether the error of a 404 is about the request, and not about the path: a JSON error that says something else
+    than that there is no such path.
+    """
+    return (
+        isinstance(value_at(value, "error"), dict)
+        and bool(said := message_in(value))
+        and not _PATH.search(said)
+    )
+
+
 def _status_in(error: Any) -> int | None:
     code = value_at(error, "code")
     if isinstance(code, str) and len(code) == 3 and code.isdecimal():
         code = int(code)
-    known = isinstance(code, int) and not isinstance(code, bool) and 400 <= code < 600
-    return code if known else None
+    if isinstance(code, int) and not isinstance(code, bool) and 400 <= code < 600:
+        return code
+    return 400 if value_at(error, "type") == "invalid_request_error" else None
 
 
 def _value_of(body: bytes) -> Any:

@@ -15,7 +15,7 @@ import msgspec
 
 from codex_proxy.core.events import Usage
 from codex_proxy.core.faults import Failure
-from codex_proxy.core.json_values import UNREADABLE, count_at, is_too_costly
+from codex_proxy.core.json_values import UNREADABLE, count_at, is_too_costly, objects_in
 
 _NAME: Final = b'"usage"'
 # The quantifiers give nothing back: without its end an object is left after one look.
@@ -103,10 +103,12 @@ class StreamEvent(msgspec.Struct, frozen=True):
     """One event of a stream. `value`: the decoded JSON of a `chunk` or `error`."""
 
     kind: Literal["chunk", "error", "done", "no_json", "no_answer", "too_long"]
-    """`done`: `[DONE]`; `no_json`: cannot be decoded; `no_answer`: neither a stream nor a JSON object; `too_long`: a
-    limit is exceeded, and no events follow.
+    """`done`: `[DONE]`; `no_json`: cannot be decoded, or is no object; `no_answer`: neither a stream nor a JSON object;
+    `too_long`: a limit is exceeded, and no events follow.
     """
     value: Any = None
+    is_lenient: bool = False
+    """Whether the JSON has something that strict readers refuse, such as NaN."""
 
 
 _DONE: Final = StreamEvent("done")
@@ -156,9 +158,7 @@ class AnswerReader:
             events = [*self._line(rest), *self._event_of_lines()] if rest else self._event_of_lines()
             # What cannot be read then is a line that was cut off.
             return [event for event in events if event.kind != "no_json"]
-        if self._form == "json":
-            return [decode_event(b"".join(self._body), "chunk")]
-        return []
+        return decode_whole(b"".join(self._body)) if self._form == "json" else []
 
     def _read_first(self, chunk: bytes) -> list[StreamEvent]:
         """Detects the format by the first character, since content types are often wrong. Returns `no_answer` for an
@@ -167,8 +167,8 @@ class AnswerReader:
         first = chunk.lstrip(_SPACE)[:1]
         if not first:
             return []
-        self._form = "json" if first == b"{" else "events"
-        if first in (b"<", b"["):
+        self._form = "json" if first in (b"{", b"[") else "events"
+        if first == b"<":
             self._form = "neither"
             return [StreamEvent("no_answer")]
         return []
@@ -266,21 +266,53 @@ def decode_event(data: bytes, kind: Literal["chunk", "error"]) -> StreamEvent:
     """Returns a decoded event, or `no_json` or `too_long`."""
     if is_too_costly(data):
         return StreamEvent("too_long")
+    is_lenient = False
     try:
         value = msgspec.json.decode(data)
     except UNREADABLE:
+        is_lenient = True
         try:
             # Half of a surrogate pair, NaN and numbers of any size are read by this one.
             value = json.loads(data.decode("utf-8", "replace"))
         except UNREADABLE:
             return StreamEvent("no_json")
+    if isinstance(value, list):
+        value = error_of(value)
     if not isinstance(value, dict):
         return StreamEvent("error" if kind == "error" else "no_json", value)
-    return StreamEvent(kind, value)
+    return StreamEvent(kind, value, is_lenient)
+
+
+def decode_whole(body: bytes) -> list[StreamEvent]:
+    """Returns the event of a body that is one JSON value; none if its end is missing."""
+    event = decode_event(body, "chunk")
+    if event.kind != "no_json":
+        return [event]
+    if isinstance(event.value, list):
+        return [StreamEvent("no_answer")]
+    try:
+        msgspec.json.decode(body)
+    except UNREADABLE as error:
+        if "truncated" in str(error):
+            return []
+    return [event]
+
+
+def error_of(value: Any) -> Any:
+    """Returns an error from where some servers put it: in a list (Gemini's), or in a choice (OpenRouter's); else the
+    value itself.
+    """
+    if isinstance(value, list) and value and isinstance(value[0], dict) and value[0].get("error"):
+        return value[0]
+    if isinstance(value, dict) and not value.get("error"):
+        for choice in objects_in(value.get("choices")):
+            if isinstance(error := choice.get("error"), dict) and error:
+                return {"error": error}
+    return value
 
 
 def is_error(chunk: dict[str, Any]) -> bool:
-    if chunk.get("error"):
+    if error_of(chunk).get("error"):
         return True
     if chunk.get("object") == "error":
         return True

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from hypothesis import given
@@ -185,13 +186,56 @@ def test_a_name_of_the_model_elsewhere_in_a_delta_stays() -> None:
     for named in (
         {"x": {"model": "m"}} | {name: value for name, value in first.items() if name != "model"},
         {"x": {"model": "m"}} | first,
-        {"choices": first["choices"], "model": "m"},
+        {"choices": first["choices"], "model": "m", "id": "x", "object": first["object"]},
         {"model": 5} | {name: value for name, value in first.items() if name != "model"},
     ):
         pass_through = PassThrough(stream=True, wants_usage=True, model_shown="mine")
         out = passed_bytes(pass_through, [event(named)] * 3)
         told = [json.loads(line[6:]) for line in out.split(b"\n") if line]
         assert told == [named | ({"model": "mine"} if "model" in named else {})] * 3
+
+
+FIRST = chunk({"content": "Hi"})
+CHOICE = FIRST["choices"][0]
+
+
+def first_with(**fields: Any) -> dict[str, Any]:
+    return FIRST | {"choices": [CHOICE | fields]}
+
+
+@pytest.mark.parametrize(
+    ("came", "sent"),
+    [
+        ({**FIRST, "choices": None, "usage": USAGE}, {**FIRST, "choices": [], "usage": USAGE}),
+        ({"usage": USAGE}, {"usage": USAGE, "choices": [], "id": ANY, "object": FIRST["object"]}),
+        (first_with(delta=None, finish_reason="stop"), first_with(delta={}, finish_reason="stop")),
+        (first_with(index="0"), FIRST),
+        ({**FIRST, "choices": [{name: CHOICE[name] for name in CHOICE if name != "index"}]}, FIRST),
+        ({**FIRST, "id": 5, "object": ""}, {**FIRST, "id": ANY}),
+        (
+            first_with(delta={"content": [{"type": "text", "text": "Hi"}, {"type": "text", "text": "!"}]}),
+            first_with(delta={"content": "Hi!"}),
+        ),
+    ],
+)
+def test_a_chunk_at_which_sdks_fail_is_sent_as_they_read_it(
+    came: dict[str, Any], sent: dict[str, Any]
+) -> None:
+    pass_through = PassThrough(stream=True, wants_usage=True)
+    out = passed_bytes(pass_through, [event(came), event(FIRST), event(came), event(chunk({}, "stop")), DONE])
+    told = [json.loads(line[6:]) for line in out.split(b"\n") if line and b"[DONE]" not in line]
+    assert (told[0], told[2]) == (sent, sent)
+
+
+def test_what_is_no_number_in_json_is_null() -> None:
+    odd = event(first_with(logprobs={"logprob": 0.5}))
+    passed = PassThrough(stream=True, wants_usage=True)
+    out = passed_bytes(passed, [event(FIRST), odd.replace(b"0.5", b"-Infinity"), odd.replace(b"0.5", b"NaN")])
+    assert out == event(FIRST) + odd.replace(b"0.5", b"null") * 2
+    body = b'{"model":"m","cost":NaN,"choices":[{"message":{"content":"Hi"},"finish_reason":"stop"}]}'
+    for name in (None, "mine"):
+        told = json.loads(passed_bytes(PassThrough(stream=False, wants_usage=True, model_shown=name), [body]))
+        assert (told["cost"], told["model"]) == (None, name or "m")
 
 
 def test_usage_in_the_last_delta_is_taken_out_of_it() -> None:

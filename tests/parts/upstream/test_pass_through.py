@@ -77,7 +77,8 @@ class Server:
         self.requests.append(ReceivedRequest(request.path, dict(request.headers), body))
         status = self.script.pop(0) if self.script else 200
         if status != 200:
-            return web.json_response({"error": {"message": f"no: {KEY}"}}, status=status)
+            message = "Not found." if status == 404 else f"no: {KEY}"
+            return web.json_response({"error": {"message": message}}, status=status)
         if self.chunks is None:
             return web.Response(body=self.answer, content_type=self.content_type)
         response = web.StreamResponse(headers={"Content-Type": self.content_type})

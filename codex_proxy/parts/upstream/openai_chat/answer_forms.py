@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from codex_proxy.core.json_values import object_at, objects_in, without_surrogates
+from codex_proxy.core.json_values import object_at, objects_in, value_at, without_surrogates
 from codex_proxy.core.retries import FIRST_HALF, SECOND_HALF
 from codex_proxy.parts.upstream.openai_chat.answer import SaidText, texts_in
 from codex_proxy.parts.upstream.openai_chat.calls import Call, ToolCalls, arguments_in
@@ -26,6 +26,29 @@ def chunks_of(answer: dict[str, Any], *, wants_usage: bool) -> Iterator[dict[str
     usage = answer.get("usage")
     if wants_usage and usage is not None:
         yield {**head, "choices": [], "usage": usage}
+
+
+def sound_chunk(chunk: dict[str, Any], id: str) -> dict[str, Any]:
+    """Returns the chunk itself if SDKs can read it; else one with a list of `choices`, each with an index and a delta
+    of texts, and with an id and an object's name. `id`: the one of an answer without.
+    """
+    choices = [_sound_choice(place, choice) for place, choice in enumerate(objects_in(chunk.get("choices")))]
+    given = chunk.get("id", id)
+    sound = {**chunk, "id": given if isinstance(given, str) else id, "choices": choices}
+    sound["object"] = sound.get("object") or "chat.completion.chunk"
+    return chunk if sound == chunk else sound
+
+
+def _sound_choice(place: int, choice: dict[str, Any]) -> dict[str, Any]:
+    sound = {**choice, "index": _index_of(choice, place)}
+    if isinstance(choice.get("message"), dict) and "delta" not in choice:
+        return sound
+    delta = object_at(choice, "delta")
+    content = delta.get("content")
+    is_known = not isinstance(content, list) or all(
+        value_at(each, "type") in ("text", "thinking") for each in content
+    )
+    return {**sound, "delta": _with_texts(delta) if is_known else delta}
 
 
 class WholeAnswer:
@@ -84,8 +107,9 @@ class _Choice:
         """Adds a `message`: the whole answer behind its deltas, or a piece of it in place of a delta."""
         said, whole = self._message.get("content"), message.get("content")
         said = SaidText(said) if isinstance(said, str) else said
-        comparable = isinstance(said, SaidText) and isinstance(whole, str)
-        repeats = is_last and comparable and bool(said) and said.begins(whole)
+        repeats = False
+        if is_last and isinstance(said, SaidText) and isinstance(whole, str):
+            repeats = bool(said) and said.begins(whole)
         if not self._has_deltas and not repeats:
             self._add(self._message, message)
             return

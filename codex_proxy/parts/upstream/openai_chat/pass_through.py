@@ -7,6 +7,7 @@ ends like the previous one, or its field names are counted.
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Iterator
 from typing import Any, Final, Literal, NamedTuple
 
@@ -16,12 +17,18 @@ from codex_proxy.core.damaged_json import has_halves, without_halves
 from codex_proxy.core.events import Usage
 from codex_proxy.core.json_values import encode_json, object_at, objects_in, text_at
 from codex_proxy.parts.upstream.openai_chat.answer import usage_in
-from codex_proxy.parts.upstream.openai_chat.answer_forms import SplitPairs, WholeAnswer, chunks_of
+from codex_proxy.parts.upstream.openai_chat.answer_forms import (
+    SplitPairs,
+    WholeAnswer,
+    chunks_of,
+    sound_chunk,
+)
 from codex_proxy.parts.upstream.stream import (
     BOM,
     MAX_LINE_BYTES,
     StreamEvent,
     decode_event,
+    decode_whole,
     is_error,
     is_no_chunk,
 )
@@ -113,6 +120,10 @@ class PassThrough:
         """The bytes before the text in the last delta's event."""
         self._shown_head = b""
         """The same with the name of the model that is shown, if that is another."""
+        self._is_odd = False
+        """Whether chunks came that had to be changed so that SDKs can read them."""
+        self._id = f"chatcmpl-{uuid.uuid4().hex}"
+        """The answer's id if the upstream gives none."""
         self._whole = WholeAnswer()
         """A stream that is converted to one object."""
         self._pairs = SplitPairs()
@@ -183,18 +194,20 @@ class PassThrough:
         if not first:
             self._parts.append(chunk)
             return False
-        self._is_json = first == b"{"
-        if first in (b"<", b"["):
+        self._is_json = first in (b"{", b"[")
+        if first == b"<":
             self.fault = StreamEvent("no_answer")
             return False
         return True
 
     def _pass_undecoded(self, block: bytes) -> bytes:
         """Returns what to send of a block that is only deltas, and counts them; nothing if it has to be decoded."""
-        if not (self._stream and self.begun) or self._held:
+        if not (self._stream and self.begun) or self._held or self._is_odd:
             return b""
         count = self._count_similar_deltas(block) or self._count_plain_deltas(block)
         if not count or self._pairs.halves or (_BACKSLASH in block and has_halves(block)):
+            return b""
+        if b"NaN" in block or b"Infinity" in block:  # no JSON, if it is not in a text
             return b""
         if self._model_shown is not None:
             if not self._shown_head or self._count_similar_deltas(block) != count:
@@ -313,8 +326,11 @@ class PassThrough:
         chunk = event.value
         if self._pairs.halves or has_halves(whole):
             chunk = self._pairs.mend(chunk)
+        if self._stream and (sound := sound_chunk(chunk, self._id)) is not chunk:
+            # The following ones of such a server have to be looked at, too.
+            chunk, self._is_odd = sound, True
         changed = self._replacement_of(chunk)
-        if changed is None and chunk is not event.value:
+        if changed is None and (chunk is not event.value or event.is_lenient):
             changed = chunk
         if self.failed:
             return
@@ -388,7 +404,10 @@ class PassThrough:
         """Converts a JSON body to what the client asked for, or sets `fault`."""
         if has_halves(body):
             body = without_halves(body)
-        event = _decode(body.strip(_SPACE), "chunk")
+        found = decode_whole(body.strip(_SPACE))
+        if not found:
+            return b""  # its end is missing
+        event = _as_error(found[0])
         choices = event.value.get("choices") if event.kind == "chunk" else None
         if event.kind == "chunk" and not (isinstance(choices, list) and choices):
             event = StreamEvent("no_answer")
@@ -404,13 +423,17 @@ class PassThrough:
             named = {} if self._model_shown is None else {"model": self._model_shown}
             chunks = chunks_of({**event.value, **named}, wants_usage=self._wants_usage)
             return b"".join(b"data: " + encode_json(chunk) + b"\n\n" for chunk in chunks) + DONE
-        if self._model_shown is None or "model" not in event.value:
-            return body
-        return _with_model(body, self._model_shown)
+        name = self._model_shown if "model" in event.value else None
+        if found[0].is_lenient:
+            return encode_json(event.value if name is None else event.value | {"model": name})
+        return body if name is None else _with_model(body, name)
 
 
 def _decode(data: bytes, kind: Literal["chunk", "error"]) -> StreamEvent:
-    event = decode_event(data, kind)
+    return _as_error(decode_event(data, kind))
+
+
+def _as_error(event: StreamEvent) -> StreamEvent:
     return StreamEvent("error", event.value) if event.kind == "chunk" and is_error(event.value) else event
 
 
@@ -453,8 +476,5 @@ def _end_of_events(before: bytes, chunk: bytes) -> int:
 
 
 def _with_model(body: bytes, name: str) -> bytes:
-    try:
-        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    except msgspec.MsgspecError:
-        return body  # a number or a text that only a lenient reader takes
+    fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     return encode_json(fields | {"model": msgspec.Raw(encode_json(name))})

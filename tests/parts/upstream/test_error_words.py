@@ -1,0 +1,101 @@
+"""What an upstream's error becomes, by its status, its place and its words."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+import pytest
+
+from codex_proxy.core.events import TurnEnded
+from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.parts.upstream.failures import BROKEN_OFF, CONTEXT_WORDS, ErrorReader
+from codex_proxy.parts.upstream.stream import End, Head, Message
+from tests.parts.upstream.test_upstream_cost import CHAT, TURN, chunks, line
+
+K = FaultKind
+ERRORS: Final = ErrorReader()
+
+
+def of_status(status: int, error: Any) -> Failure:
+    return ERRORS.of_response(status, {}, json.dumps(error).encode(), 0.0)
+
+
+def said(message: str, **more: Any) -> dict[str, Any]:
+    return {"error": {"message": message, **more}}
+
+
+@pytest.mark.parametrize(("words", "example"), CONTEXT_WORDS)
+def test_each_servers_words_of_a_context_that_is_too_long_are_known(words: str, example: str) -> None:
+    assert re.search(words, example, re.IGNORECASE)
+    for status in (400, 422):
+        assert of_status(status, said(example, code=None)).kind is K.CONTEXT_LENGTH_EXCEEDED
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "kind"),
+    [
+        (404, said("No endpoints found for foo/bar.", code=404), K.MODEL_NOT_FOUND),
+        (404, said("models/gemini-9 is not found for API version v1main"), K.MODEL_NOT_FOUND),
+        (404, [said("models/x is not found", code=404, status="NOT_FOUND")], K.MODEL_NOT_FOUND),
+        (404, said("No endpoints found that support tool use."), K.REJECTED_BY_PROVIDER),
+        (404, said("File Not Found", type="not_found_error"), K.AGENT_MISCONFIGURED),
+        (404, said("Invalid URL (POST /v1/x)", type="invalid_request_error"), K.AGENT_MISCONFIGURED),
+        (404, {"detail": "Not Found"}, K.AGENT_MISCONFIGURED),
+        (405, said("Use another method, please."), K.AGENT_MISCONFIGURED),
+        (400, said("foo/bar is not a valid model ID"), K.MODEL_NOT_FOUND),
+        (400, [said("Bad temperature.", code=400)], K.REJECTED_BY_PROVIDER),
+        (429, [said("Slow down.", code=429)], K.AGENT_RATE_LIMITED),
+        (403, said("Your input was flagged by moderation"), K.REJECTED_BY_PROVIDER),
+        (403, said("region not supported", type="request_forbidden"), K.REJECTED_BY_PROVIDER),
+        (403, said("Your API key lacks a right."), K.UPSTREAM_UNAUTHORIZED),
+        (403, said("No.", type="permission_error"), K.UPSTREAM_UNAUTHORIZED),
+        (403, said("Unauthorized."), K.UPSTREAM_UNAUTHORIZED),
+        (403, "", K.UPSTREAM_UNAUTHORIZED),
+    ],
+)
+def test_a_status_and_its_words_say_whose_fault_it_is(status: int, error: Any, kind: FaultKind) -> None:
+    failure = of_status(status, error)
+    assert failure.kind is kind
+    if kind in (K.MODEL_NOT_FOUND, K.REJECTED_BY_PROVIDER, K.AGENT_RATE_LIMITED):
+        value = error[0] if isinstance(error, list) else error
+        assert value["error"]["message"] in failure.message
+
+
+IN_A_CHOICE: Final = {
+    "delta": {"content": ""},
+    "finish_reason": "error",
+    "error": {"code": 429, "message": "Slow."},
+}
+IN_A_MESSAGE: Final = {**IN_A_CHOICE, "message": {"content": ""}}
+BAD: Final = said("Bad.", type="invalid_request_error", code="bad_temp", param="temperature")
+HI: Final = chunks([{"content": "Hi"}])[:-2].partition(b"\n\n")[0] + b"\n\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "words"),
+    [
+        (HI + line([said("Slow.", code=429)]), K.AGENT_RATE_LIMITED, "Slow."),
+        (json.dumps([said("Full.", code=503)], indent=1).encode(), K.UNAVAILABLE, "Full."),
+        (b"[1]", K.UPSTREAM_ERROR, "not in the format of Chat Completions"),
+        (HI + line({"choices": [IN_A_CHOICE]}), K.AGENT_RATE_LIMITED, "Slow."),
+        (json.dumps({"choices": [IN_A_MESSAGE]}).encode(), K.AGENT_RATE_LIMITED, "Slow."),
+        (line(BAD), K.REJECTED_BY_PROVIDER, "Bad."),
+        (b'{"id":"z","choices":[{"message":{"content":"H', K.UPSTREAM_DISCONNECTED, BROKEN_OFF.message),
+        (b'{"id" "z"}', K.UPSTREAM_ERROR, "not valid JSON"),
+    ],
+)
+@pytest.mark.parametrize("reader", CHAT)
+def test_an_error_in_an_answer_is_told_with_its_words(
+    reader: str, body: bytes, kind: FaultKind, words: str
+) -> None:
+    dialect = CHAT[reader]()
+    dialect.begin(TURN)
+    messages: list[Message] = [Head(200), body, End()]
+    end = dialect.receive(messages).events[-1]
+    assert isinstance(end, TurnEnded)
+    assert end.failure is not None
+    assert (end.failure.kind, words in end.failure.message) == (kind, True)
+    if kind is K.REJECTED_BY_PROVIDER:
+        assert (end.failure.code, end.failure.param) == ("bad_temp", "temperature")
