@@ -15,9 +15,11 @@ from typing import Any, Final
 
 import msgspec
 
+from codex_proxy.agents.dialect import MAX_UNANSWERED
 from codex_proxy.agents.shared.failures import clean_text, failure_from_text
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.json_values import UNREADABLE, object_at, value_at
+from codex_proxy.core.repair import MAX_ITEMS, MAX_OPEN_ITEMS
 from codex_proxy.parts.upstream.config import CHAT, SettingNames
 from codex_proxy.parts.upstream.stream import error_of
 
@@ -137,6 +139,15 @@ TOO_LONG: Final = Failure(
 CONTRADICTION: Final = Failure(
     K.UPSTREAM_ERROR,
     "The model server has sent the same part of its answer in two versions. Send the request again.",
+)
+TOO_MANY_CALLS: Final = Failure(
+    K.UPSTREAM_ERROR,
+    f"The model server called more than {MAX_UNANSWERED} tools at once. Ask for less at once.",
+)
+TOO_MANY_ITEMS: Final = Failure(
+    K.UPSTREAM_ERROR,
+    f"The model server began more than {MAX_OPEN_ITEMS} items of its answer at once, or {MAX_ITEMS} in one turn. Ask "
+    "for less at once.",
 )
 TOO_MUCH: Final = Failure(
     K.UPSTREAM_ERROR, "The model server's answer is too large. Ask for less, or for no images."

@@ -5,6 +5,7 @@ turn, `UpstreamAnswer` one that is passed on (see `core/passing.py`).
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
@@ -28,12 +29,18 @@ from codex_proxy.parts.upstream.attempts import (
     UpstreamTarget,
 )
 from codex_proxy.parts.upstream.exchange import Exchange
-from codex_proxy.parts.upstream.failures import CLOSED, MAX_ERROR_BYTES, ErrorReader
+from codex_proxy.parts.upstream.failures import BROKEN_OFF, CLOSED, MAX_ERROR_BYTES, ErrorReader
 from codex_proxy.parts.upstream.server import UpstreamClient
 from codex_proxy.parts.upstream.stream import End, Head, Message, PassedUsage
 
 HELD_BYTES: Final = 256 << 10
 """Bytes kept for a slow client; with more the upstream has to wait."""
+_LAST_EVENT: Final = re.compile(
+    rb'"(?:finish_reason|error)"\s{0,9}:\s{0,9}["{]|[\r\n]data:\s{0,9}\[DONE\]'
+)
+"""Matches what ends a stream of completions: in a model's text quotes and line ends have a backslash."""
+_MAX_MARK: Final = 64
+"""The bytes of it at most."""
 _KEPT_HEADERS: Final = ("content-type", "content-disposition")
 
 NO_PATH: Final = (
@@ -66,6 +73,8 @@ class UpstreamAnswer:
         self._news = asyncio.Event()
         self._recorded = False
         self._has_text = True
+        self._lacks_end = False
+        """Whether it is a stream of completions of which no finish reason, error or `[DONE]` has come."""
         self._rest = rest
         self._usage = PassedUsage()
         self._exchange: Exchange = client.post(body, headers, self._deliver, path=path, rest=rest)
@@ -99,19 +108,26 @@ class UpstreamAnswer:
         if self._head.status >= 300:
             raise self._fault(await self._error(self._head, errors, now))
         self.headers = {name: value for name, value in self._head.headers.items() if name in _KEPT_HEADERS}
-        self._has_text = "audio/" not in self.headers.get("content-type", "")
+        kind = self.headers.get("content-type", "")
+        self._has_text = "audio/" not in kind
+        self._lacks_end = self._path == "/completions" and kind.startswith("text/event-stream")
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yields the answer. Raises `Fault` if it breaks off, and the error of reading the client's body."""
+        tail = b"\n"
         while True:
             while self._chunks:
                 chunk = self._take_chunk()
                 if self._has_text:
                     self._usage.feed(chunk)
+                if self._lacks_end:
+                    tail += chunk
+                    self._lacks_end = _LAST_EVENT.search(tail) is None
+                    tail = tail[-_MAX_MARK:]
                 yield chunk
             if self._end is not None:
-                if self._end.failure is not None:
-                    raise self._fault(self._end.failure)
+                if self._end.failure is not None or self._lacks_end:
+                    raise self._fault(self._end.failure or BROKEN_OFF)
                 self._record("answered")
                 return
             await self._next()

@@ -19,10 +19,11 @@ from codex_proxy.agents.dialect import (
     SingleTurn,
     Step,
     ToolReply,
-    TooMuchHeld,
 )
 from codex_proxy.core.events import (
     Event,
+    ItemEnded,
+    ItemStarted,
     Notice,
     ToolCallRequested,
     TurnEnded,
@@ -34,8 +35,16 @@ from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import Part, TextPart, ToolKind
 from codex_proxy.core.json_values import objects_in, text_at
 from codex_proxy.core.options import OPTIONS
+from codex_proxy.core.repair import MAX_ITEMS as MAX_STARTED
+from codex_proxy.core.repair import MAX_OPEN_ITEMS
 from codex_proxy.core.turn import Turn, after_a_call
-from codex_proxy.parts.upstream.failures import BROKEN_OFF, MAX_ERROR_BYTES, ErrorReader
+from codex_proxy.parts.upstream.failures import (
+    BROKEN_OFF,
+    MAX_ERROR_BYTES,
+    TOO_MANY_CALLS,
+    TOO_MANY_ITEMS,
+    ErrorReader,
+)
 from codex_proxy.parts.upstream.stream import (
     MAX_LINE_BYTES,
     AnswerReader,
@@ -303,6 +312,8 @@ class UpstreamTurn(ExchangeTurn[A]):
         """The kinds of tools whose calls are reported while they arrive, by name."""
         self._reader = AnswerReader(MAX_LINE_BYTES)
         self._spent: Usage | None = None
+        self._started = self._open = 0
+        """The turn's items, and those of them that have not ended."""
         self._waiting_calls: dict[str, ToolCallRequested] = {}
         """The calls that wait for outputs."""
 
@@ -344,10 +355,16 @@ class UpstreamTurn(ExchangeTurn[A]):
         return super()._next_request()
 
     def _read_body(self, answer: A, data: bytes, out: list[Event]) -> None:
-        self._read(self._reader.feed(data), out)
+        events: list[Event] = []
+        self._read(self._reader.feed(data), events)
+        self._count_items(events)
+        out += events
 
     def _end(self, answer: A, end: End, out: list[Event]) -> None:
-        self._read(self._reader.close(), out)
+        events: list[Event] = []
+        self._read(self._reader.close(), events)
+        self._count_items(events)
+        out += events
         if self._answer is not None and not self._ends_without_last_event(self._answer, out):
             out += self._fail(end.failure or BROKEN_OFF)
 
@@ -371,9 +388,24 @@ class UpstreamTurn(ExchangeTurn[A]):
             self._spent = usage if self._spent is None else self._spent + usage
             out.append(UsageReported(self._spent, "provider"))
 
-    def _check_number_of(self, calls: Sequence[object]) -> None:
-        if len(calls) > MAX_UNANSWERED:
-            raise TooMuchHeld(f"it called more than {MAX_UNANSWERED} tools at once")
+    def _fails_by_number_of(self, calls: Sequence[object], out: list[Event]) -> bool:
+        """Whether there are too many calls; then it fails the turn."""
+        if len(calls) <= MAX_UNANSWERED:
+            return False
+        out += self._fail(TOO_MANY_CALLS)
+        return True
+
+    def _count_items(self, out: list[Event]) -> None:
+        """Counts the items in an answer's next events. If they are too many, fails the turn in place of them."""
+        for event in out:
+            if isinstance(event, ItemStarted):
+                self._started += 1
+                self._open += 1
+                if self._open > MAX_OPEN_ITEMS or self._started > MAX_STARTED:
+                    out[:] = self._fail(TOO_MANY_ITEMS)
+                    return
+            elif isinstance(event, ItemEnded):
+                self._open -= 1
 
     def _fault_in_call(self, call: ToolCallRequested) -> tuple[str, str] | None:
         """Returns why a call cannot be run, as a `Notice`'s code and an error for the model; None if it can."""

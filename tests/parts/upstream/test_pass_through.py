@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import tempfile
 from collections.abc import AsyncIterator
@@ -187,6 +188,30 @@ async def test_an_answer_is_streamed_and_a_client_that_leaves_ends_it(proxy: Pro
         reply.close()
     server.chunks.put_nowait(b"data: 3\n\n")
     await until(server.left.is_set)
+
+
+@pytest.mark.parametrize(
+    ("end", "is_whole"),
+    [
+        (b"", False),
+        (b"data: [DO", False),
+        (b"data: [DONE]\n\n", True),
+        (b'data: {"choices":[{"text":"","finish_reason": "stop"}]}\n\n', True),
+        (b'data: {"error":{"message":"x"}}\n\n', True),
+    ],
+)
+async def test_a_stream_of_completions_without_its_end_breaks_off(
+    end: bytes, is_whole: bool, proxy: Proxy, server: Server
+) -> None:
+    server.chunks, server.content_type = asyncio.Queue(), "text/event-stream"
+    text = b'data: {"choices":[{"text":"data: [DONE]","finish_reason":null}]}\n\n'
+    for chunk in (text, end[:9], end[9:], None):
+        if chunk != b"":
+            server.chunks.put_nowait(chunk)
+    body = {"model": "say", "prompt": "Hi", "stream": True}
+    async with proxy.session.post(f"{proxy.url}/v1/completions", json=body) as reply:
+        with contextlib.nullcontext() if is_whole else pytest.raises(aiohttp.ClientError):
+            assert await reply.read() == text + end
 
 
 async def test_a_failed_request_is_retried_before_the_answer_begins_and_its_error_has_no_key(

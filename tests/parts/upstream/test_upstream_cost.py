@@ -13,10 +13,12 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from codex_proxy.agents.dialect import MAX_UNANSWERED, Dialect, TooMuchHeld
+from codex_proxy.agents.dialect import MAX_UNANSWERED, Dialect
+from codex_proxy.core.events import TurnEnded
 from codex_proxy.core.faults import FaultKind
 from codex_proxy.core.items import HistoryMessage, TextPart, Tool
 from codex_proxy.core.json_values import LONG_JSON, MAX_DEPTH
+from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import ForwardedRequest, HostedTools, Turn
 from codex_proxy.parts.upstream.failures import ErrorReader, Secrets, SecretsReader
 from codex_proxy.parts.upstream.openai_chat.chat_dialects import ForwardedTurn, OpenAIChat
@@ -67,12 +69,13 @@ CHAT: Final[dict[str, Callable[[], Dialect[Message]]]] = {
 @pytest.fixture
 def any_number_of_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """No answer has too many calls: the cost of many is looked at."""
-    monkeypatch.setattr("codex_proxy.parts.upstream.turn.MAX_UNANSWERED", 1 << 30)
+    for limit in ("MAX_UNANSWERED", "MAX_OPEN_ITEMS", "MAX_STARTED"):
+        monkeypatch.setattr(f"codex_proxy.parts.upstream.turn.{limit}", 1 << 30)
 
 
-def events_of(dialect: Dialect[Message], body: bytes) -> list[Any]:
+def events_of(dialect: Dialect[Message], body: bytes, turn: Turn = TURN) -> list[Any]:
     """The events of an answer with this body."""
-    events = list(dialect.begin(TURN).events)
+    events = list(dialect.begin(turn).events)
     events += dialect.receive([Head(200)]).events
     for start in range(0, len(body), READ_BYTES):
         events += dialect.receive([body[start : start + READ_BYTES]]).events
@@ -300,9 +303,14 @@ def test_an_answer_of_more_than_a_thousand_calls_is_refused(
             return calls(count, lambda i: call(index=i, id=f"c{i}"))
         return each(count, lambda i: item_done(function(i)))
 
-    assert events_of(dialect("m", context()), body(MAX_UNANSWERED))
-    with pytest.raises(TooMuchHeld, match=f"more than {MAX_UNANSWERED} tools"):
-        events_of(dialect("m", context()), body(MAX_UNANSWERED + 1))
+    for turn in (TURN, msgspec.structs.replace(TURN, parallel_tool_calls=False)):  # its calls stream, or wait
+        for count in (MAX_UNANSWERED, MAX_UNANSWERED + 1):
+            told = TurnRepair().feed(events_of(dialect("m", context()), body(count), turn))
+            failures = [event.failure for event in told if isinstance(event, TurnEnded)]
+            if count > MAX_UNANSWERED:
+                assert [failure and failure.kind for failure in failures] == [FaultKind.UPSTREAM_ERROR]
+            else:
+                assert not any(failures)
 
 
 KEY: Final = "sk-aaaa/aaaa-key"

@@ -165,7 +165,8 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
         finish = stop_of(answer.finish or "")
         stop = _CUT_OFF_REASONS.get(finish, Stop.STOP)
         calls = answer.calls.named_calls() if stop is Stop.STOP else []
-        self._check_number_of(calls)
+        if self._fails_by_number_of(calls, out):
+            return
         self._add_usage(answer.usage, out)
         ends = not calls or (self._ends_with_calls and all(call.item_id for call in calls))
         if not ends:

@@ -104,7 +104,8 @@ class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
         if stop is Stop.LENGTH and answer.reason == "content_filter":
             stop = Stop.CONTENT_FILTER
         calls = answer.calls if stop is Stop.STOP else []
-        self._check_number_of(calls)
+        if self._fails_by_number_of(calls, out):
+            return
         if calls:
             self._request_outputs(list(map(self._output_request, calls)), out)
         out.append(StepCompleted(answer.usage))
