@@ -15,7 +15,7 @@ import msgspec
 
 from codex_proxy.core.events import Usage
 from codex_proxy.core.faults import Failure
-from codex_proxy.core.json_values import UNREADABLE, count_at, is_too_costly, objects_in
+from codex_proxy.core.json_values import UNREADABLE, count_at, is_too_costly
 
 _NAME: Final = b'"usage"'
 # The quantifiers give nothing back: without its end an object is left after one look.
@@ -158,7 +158,13 @@ class AnswerReader:
             events = [*self._line(rest), *self._event_of_lines()] if rest else self._event_of_lines()
             # What cannot be read then is a line that was cut off.
             return [event for event in events if event.kind != "no_json"]
-        return decode_whole(b"".join(self._body)) if self._form == "json" else []
+        if self._form != "json":
+            return []
+        body = b"".join(self._body)
+        event: StreamEvent | None = decode_event(body, "chunk")
+        if event is not None and event.kind == "no_json":
+            event = unreadable_body(event, body)
+        return [] if event is None else [event]
 
     def _read_first(self, chunk: bytes) -> list[StreamEvent]:
         """Detects the format by the first character, since content types are often wrong. Returns `no_answer` for an
@@ -283,19 +289,16 @@ def decode_event(data: bytes, kind: Literal["chunk", "error"]) -> StreamEvent:
     return StreamEvent(kind, value, is_lenient)
 
 
-def decode_whole(body: bytes) -> list[StreamEvent]:
-    """Returns the event of a body that is one JSON value; none if its end is missing."""
-    event = decode_event(body, "chunk")
-    if event.kind != "no_json":
-        return [event]
+def unreadable_body(event: StreamEvent, body: bytes) -> StreamEvent | None:
+    """Returns what a body is that was decoded to `no_json`: None if its end is missing."""
     if isinstance(event.value, list):
-        return [StreamEvent("no_answer")]
+        return StreamEvent("no_answer")
     try:
         msgspec.json.decode(body)
     except UNREADABLE as error:
         if "truncated" in str(error):
-            return []
-    return [event]
+            return None
+    return event
 
 
 def error_of(value: Any) -> Any:
@@ -305,8 +308,9 @@ def error_of(value: Any) -> Any:
     if isinstance(value, list) and value and isinstance(value[0], dict) and value[0].get("error"):
         return value[0]
     if isinstance(value, dict) and not value.get("error"):
-        for choice in objects_in(value.get("choices")):
-            if isinstance(error := choice.get("error"), dict) and error:
+        choices = value.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            if isinstance(choice, dict) and isinstance(error := choice.get("error"), dict) and error:
                 return {"error": error}
     return value
 

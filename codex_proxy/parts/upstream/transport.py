@@ -35,9 +35,7 @@ from codex_proxy.parts.upstream.stream import End, Head, Message, PassedUsage
 
 HELD_BYTES: Final = 256 << 10
 """Bytes kept for a slow client; with more the upstream has to wait."""
-_LAST_EVENT: Final = re.compile(
-    rb'"(?:finish_reason|error)"\s{0,9}:\s{0,9}["{]|[\r\n]data:\s{0,9}\[DONE\]'
-)
+_LAST_EVENT: Final = re.compile(rb'"(?:finish_reason|error)"\s{0,9}:\s{0,9}["{]|[\r\n]data:\s{0,9}\[DONE\]')
 """Matches what ends a stream of completions: in a model's text quotes and line ends have a backslash."""
 _MAX_MARK: Final = 64
 """The bytes of it at most."""

@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
-from unittest.mock import ANY
 
 import pytest
 from hypothesis import given
@@ -207,11 +206,12 @@ def first_with(**fields: Any) -> dict[str, Any]:
     ("came", "sent"),
     [
         ({**FIRST, "choices": None, "usage": USAGE}, {**FIRST, "choices": [], "usage": USAGE}),
-        ({"usage": USAGE}, {"usage": USAGE, "choices": [], "id": ANY, "object": FIRST["object"]}),
+        ({"usage": USAGE}, {"usage": USAGE, "choices": []}),
         (first_with(delta=None, finish_reason="stop"), first_with(delta={}, finish_reason="stop")),
         (first_with(index="0"), FIRST),
         ({**FIRST, "choices": [{name: CHOICE[name] for name in CHOICE if name != "index"}]}, FIRST),
-        ({**FIRST, "id": 5, "object": ""}, {**FIRST, "id": ANY}),
+        ({**FIRST, "id": 5, "object": None}, {**FIRST, "id": "5"}),
+        ({"choices": [CHOICE]}, {"choices": [CHOICE], "id": "", "object": FIRST["object"]}),
         (
             first_with(delta={"content": [{"type": "text", "text": "Hi"}, {"type": "text", "text": "!"}]}),
             first_with(delta={"content": "Hi!"}),

@@ -28,14 +28,16 @@ def chunks_of(answer: dict[str, Any], *, wants_usage: bool) -> Iterator[dict[str
         yield {**head, "choices": [], "usage": usage}
 
 
-def sound_chunk(chunk: dict[str, Any], id: str) -> dict[str, Any]:
+def sound_chunk(chunk: dict[str, Any]) -> dict[str, Any]:
     """Returns the chunk itself if SDKs can read it; else one with a list of `choices`, each with an index and a delta
-    of texts, and with an id and an object's name. `id`: the one of an answer without.
+    of texts, and beside these with the texts `id` and `object`.
     """
     choices = [_sound_choice(place, choice) for place, choice in enumerate(objects_in(chunk.get("choices")))]
-    given = chunk.get("id", id)
-    sound = {**chunk, "id": given if isinstance(given, str) else id, "choices": choices}
-    sound["object"] = sound.get("object") or "chat.completion.chunk"
+    sound = {**chunk, "choices": choices}
+    if choices and not isinstance(chunk.get("id"), str):
+        sound["id"] = str(chunk.get("id") or "")
+    if choices and not isinstance(chunk.get("object"), str):
+        sound["object"] = "chat.completion.chunk"
     return chunk if sound == chunk else sound
 
 

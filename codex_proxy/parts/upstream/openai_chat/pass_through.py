@@ -7,7 +7,6 @@ ends like the previous one, or its field names are counted.
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Iterator
 from typing import Any, Final, Literal, NamedTuple
 
@@ -28,9 +27,9 @@ from codex_proxy.parts.upstream.stream import (
     MAX_LINE_BYTES,
     StreamEvent,
     decode_event,
-    decode_whole,
     is_error,
     is_no_chunk,
+    unreadable_body,
 )
 
 DONE: Final = b"data: [DONE]\n\n"
@@ -122,8 +121,6 @@ class PassThrough:
         """The same with the name of the model that is shown, if that is another."""
         self._is_odd = False
         """Whether chunks came that had to be changed so that SDKs can read them."""
-        self._id = f"chatcmpl-{uuid.uuid4().hex}"
-        """The answer's id if the upstream gives none."""
         self._whole = WholeAnswer()
         """A stream that is converted to one object."""
         self._pairs = SplitPairs()
@@ -326,7 +323,7 @@ class PassThrough:
         chunk = event.value
         if self._pairs.halves or has_halves(whole):
             chunk = self._pairs.mend(chunk)
-        if self._stream and (sound := sound_chunk(chunk, self._id)) is not chunk:
+        if self._stream and (sound := sound_chunk(chunk)) is not chunk:
             # The following ones of such a server have to be looked at, too.
             chunk, self._is_odd = sound, True
         changed = self._replacement_of(chunk)
@@ -404,10 +401,13 @@ class PassThrough:
         """Converts a JSON body to what the client asked for, or sets `fault`."""
         if has_halves(body):
             body = without_halves(body)
-        found = decode_whole(body.strip(_SPACE))
-        if not found:
-            return b""  # its end is missing
-        event = _as_error(found[0])
+        event = decode_event(body.strip(_SPACE), "chunk")
+        if event.kind == "no_json":
+            if (unreadable := unreadable_body(event, body.strip(_SPACE))) is None:
+                return b""
+            event = unreadable
+        elif event.kind == "chunk" and is_error(event.value):
+            event = StreamEvent("error", event.value)
         choices = event.value.get("choices") if event.kind == "chunk" else None
         if event.kind == "chunk" and not (isinstance(choices, list) and choices):
             event = StreamEvent("no_answer")
@@ -424,16 +424,13 @@ class PassThrough:
             chunks = chunks_of({**event.value, **named}, wants_usage=self._wants_usage)
             return b"".join(b"data: " + encode_json(chunk) + b"\n\n" for chunk in chunks) + DONE
         name = self._model_shown if "model" in event.value else None
-        if found[0].is_lenient:
+        if event.is_lenient:
             return encode_json(event.value if name is None else event.value | {"model": name})
         return body if name is None else _with_model(body, name)
 
 
 def _decode(data: bytes, kind: Literal["chunk", "error"]) -> StreamEvent:
-    return _as_error(decode_event(data, kind))
-
-
-def _as_error(event: StreamEvent) -> StreamEvent:
+    event = decode_event(data, kind)
     return StreamEvent("error", event.value) if event.kind == "chunk" and is_error(event.value) else event
 
 
