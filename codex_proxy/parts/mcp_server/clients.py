@@ -7,10 +7,12 @@ from functools import partial
 from typing import Any, Final
 
 from aiohttp import web
+from mcp.server.streamable_http import MCP_SESSION_ID_HEADER
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 from codex_proxy.core.interfaces import keep_until_done
-from codex_proxy.parts.mcp_server.bridge import serve
+from codex_proxy.parts.mcp_server.bridge import Message, serve
+from codex_proxy.parts.mcp_server.messages import MAX_BODY, MessageError, checked
 from codex_proxy.parts.mcp_server.questions import Persons
 from codex_proxy.parts.mcp_server.server import CALLER, call_tool, make_server
 from codex_proxy.parts.mcp_server.work import Caller
@@ -21,8 +23,8 @@ IDLE_SECONDS: Final = 1800.0
 """Seconds without a request or an open stream after which an MCP session is forgotten."""
 END_SECONDS: Final = 1.0
 """Seconds for streams and calls to end by themselves when the server stops."""
-MAX_BODY: Final = 8 << 20
-"""Maximum bytes of a message. A prompt has at most 1,000,000 characters."""
+RETRY_SECONDS: Final = 30
+"""Seconds after which a client that found no room for its session may come again."""
 
 
 class McpClients:
@@ -37,6 +39,8 @@ class McpClients:
         self._stateless = stateless
         self._managers: dict[str, asyncio.Future[StreamableHTTPSessionManager]] = {}
         """Those of each key, once they run."""
+        self._used: dict[str, dict[str, int]] = {}
+        """By key: how many requests each MCP session has open; the one that was used last is the last."""
         self._tasks: set[asyncio.Task[Any]] = set()
         """Those that keep the sessions."""
         self._exchanges: set[asyncio.Task[Any]] = set()
@@ -44,9 +48,32 @@ class McpClients:
         self._stop = asyncio.Event()
 
     async def serve(self, request: web.Request, body: bytes, caller: Caller) -> web.StreamResponse:
-        """Returns the answer to a request."""
+        """Returns the answer to a request. A new session takes the place of the one idle longest, if there is no other
+        room.
+        """
+        if request.method == "POST" and len(body) <= MAX_BODY:  # a longer one is refused with 413
+            try:
+                body = checked(body)
+            except MessageError as error:
+                return web.json_response(error.answer(), status=400)
         manager = await self.manager(caller.owner)
-        return await serve(manager.handle_request, request, body, self._exchanges, **{CALLER: caller})
+        used = self._used.setdefault(caller.owner, {})
+        id = request.headers.get(MCP_SESSION_ID_HEADER)
+        if id in used:
+            used[id] += 1
+        try:
+            response = await serve(manager.handle_request, request, body, self._exchanges, **{CALLER: caller})
+            while response.status == 503 and await _end_idle_longest(manager, used):
+                response = await serve(
+                    manager.handle_request, request, body, self._exchanges, **{CALLER: caller}
+                )
+        finally:
+            if id in used:
+                used[id] = used.pop(id) - 1
+        if response.status == 503:
+            response.headers["Retry-After"] = str(RETRY_SECONDS)
+        _note_session(used, request, response)
+        return response
 
     async def manager(self, owner: str) -> StreamableHTTPSessionManager:
         """Returns the running manager of a key's sessions."""
@@ -86,3 +113,44 @@ class McpClients:
                 await asyncio.wait(ended, timeout=END_SECONDS)
             for task in tuple(ended):
                 task.cancel()
+
+
+def _note_session(used: dict[str, int], request: web.Request, response: web.StreamResponse) -> None:
+    """Notes a session that has begun with this answer, or ended."""
+    id = request.headers.get(MCP_SESSION_ID_HEADER)
+    if id is None:
+        if response.status < 400 and (new := response.headers.get(MCP_SESSION_ID_HEADER)):
+            used[new] = 0
+            if len(used) > MAX_SESSIONS and (oldest := _idle_longest(used)):
+                del used[oldest]  # it has expired: there are never more
+    elif request.method == "DELETE" or response.status == 404:
+        used.pop(id, None)
+
+
+def _idle_longest(used: dict[str, int]) -> str | None:
+    return next((id for id, requests in used.items() if not requests), None)
+
+
+async def _end_idle_longest(manager: StreamableHTTPSessionManager, used: dict[str, int]) -> bool:
+    """Ends the session without an open request that was used longest ago. Returns whether there was one."""
+    id = _idle_longest(used)
+    if id is None:
+        return False
+    del used[id]
+    scope = {
+        "type": "http",
+        "method": "DELETE",
+        "path": "/mcp",
+        "query_string": b"",
+        "headers": [(MCP_SESSION_ID_HEADER.encode(), id.encode())],
+    }
+    await manager.handle_request(scope, _nothing, _drop)
+    return True
+
+
+async def _nothing() -> Message:
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+async def _drop(_: Message) -> None:
+    """Takes an answer that nobody waits for."""

@@ -5,10 +5,15 @@ call on over HTTP. It lists the tools also while no server runs; a call then say
 from __future__ import annotations
 
 import asyncio
+import json
 import os
-from typing import Any, Final
+import sys
+from collections.abc import AsyncIterator
+from typing import Any, Final, cast
 
+import anyio
 import httpx2
+import structlog
 from mcp.client import Client
 from mcp.client.context import ClientRequestContext
 from mcp.client.session import ElicitationFnT
@@ -17,6 +22,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.session import ServerSession
 from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
+from mcp.shared.message import SessionMessage
 from mcp_types import (
     CONNECTION_CLOSED,
     INVALID_PARAMS,
@@ -28,13 +34,17 @@ from mcp_types import (
     ElicitResult,
     ErrorData,
     InputRequiredResult,
+    JSONRPCError,
 )
 from mcp_types.version import LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
 
 from codex_proxy.parts.mcp_server.arguments import STARTING
 from codex_proxy.parts.mcp_server.depth import has_agent_above
 from codex_proxy.parts.mcp_server.endpoints import BY_AGENT_HEADER
+from codex_proxy.parts.mcp_server.messages import MAX_BODY, MessageError, checked
 from codex_proxy.parts.mcp_server.server import failed, make_server
+
+log = structlog.get_logger(__name__)
 
 READ_SECONDS: Final = 120.0
 """Seconds for which an answer may say nothing: more than a call lasts."""
@@ -47,6 +57,9 @@ WRONG_SETTINGS: Final = (
     "its option --base-url, or the key in the variable CODEX_PROXY_KEY."
 )
 
+MAX_ARGUMENTS: Final = MAX_BODY - (64 << 10)
+"""Maximum bytes of a call's arguments: the server's limit for a message, which has more fields."""
+
 
 def run(url: str, key: str | None, *, by_agent: bool) -> None:
     """Serves stdin and stdout until stdin ends. `url`: the address of the server's `/mcp`; `by_agent`: whether the
@@ -57,11 +70,30 @@ def run(url: str, key: str | None, *, by_agent: bool) -> None:
 
 async def _run(forwarder: Forwarder) -> None:
     server = make_server(forwarder.call)
+    lines = CheckedLines()
     try:
-        async with stdio_server() as (reader, writer):
+        async with stdio_server(stdin=cast(Any, lines)) as (reader, writer):
+            lines.writer.set_result(writer)
             await server.run(reader, writer, server.create_initialization_options())
     finally:
         await forwarder.close()
+
+
+class CheckedLines:
+    """The messages on stdin. It answers those that the SDK would not."""
+
+    def __init__(self) -> None:
+        self.writer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        """What writes messages to stdout."""
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        async for line in anyio.wrap_file(sys.stdin.buffer):
+            try:
+                if line.strip():
+                    yield checked(line).decode()
+            except MessageError as error:
+                answer = JSONRPCError.model_validate(error.answer())
+                await (await self.writer).send(SessionMessage(answer))
 
 
 class Forwarder:
@@ -71,6 +103,8 @@ class Forwarder:
         """`by_agent`: whether the client is an agent of such a server."""
         self._url = url
         self._headers = {BY_AGENT_HEADER: "1"} if by_agent else {}
+        key = key.strip() if key else None  # a file's last line has an end
+        self._can_send = key is None or (key.isascii() and key.isprintable())
         if key:
             self._headers["Authorization"] = f"Bearer {key}"
         self._connecting = asyncio.Lock()
@@ -87,6 +121,10 @@ class Forwarder:
         async def tell(progress: float, total: float | None, message: str | None) -> None:
             await context.session.report_progress(progress, total, message)
 
+        if not self._can_send:  # the error of the one who tries quotes the key
+            return failed(WRONG_SETTINGS)
+        if len(json.dumps(params.arguments, ensure_ascii=False).encode()) > MAX_ARGUMENTS:
+            return failed(f"The arguments of this call have more than {MAX_ARGUMENTS >> 10} KiB: send less.")
         try:
             client = await self._connected(context.session)
         except (MCPError, httpx2.HTTPError) as error:
@@ -149,13 +187,16 @@ class Forwarder:
                     made.set_result(client)
                     await stop.wait()
         except BaseExceptionGroup as errors:
-            if made.done():
-                raise
-            made.set_exception(_first_of(errors) or errors)
-        except Exception as error:  # whatever it is: the call waits for it
-            if made.done():
-                raise
+            self._end(made, _first_of(errors) or errors)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the call waits for it
+            self._end(made, error)
+
+    @staticmethod
+    def _end(made: asyncio.Future[Client], error: BaseException) -> None:
+        if not made.done():
             made.set_exception(error)
+        else:  # its calls have failed by themselves; the error's text may have the key
+            log.warning("mcp_connection_ended", error=type(error).__name__)
 
     def _http(self) -> httpx2.AsyncClient:
         timeout = httpx2.Timeout(10.0, read=READ_SECONDS)

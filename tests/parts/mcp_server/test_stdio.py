@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import subprocess
@@ -26,6 +27,7 @@ from codex_proxy.process.launch import AGENT_MARK, Command, environment_of
 from tests.http.serving import Proxy, fake_proxy
 from tests.parts.mcp_server.conftest import FAKE
 from tests.parts.mcp_server.driving import NEW, OLD, called, refused
+from tests.parts.mcp_server.test_tools import NOT_TAKEN
 from tests.parts.sessions.driving import AgentsClient
 from tests.parts.sessions.test_approvals import with_keys
 from tests.waiting import PATIENCE
@@ -45,6 +47,26 @@ async def connected(
     )
     async with Client(stdio_client(program), mode=mode, **more) as client:
         yield client
+
+
+async def test_what_is_no_message_is_answered_and_a_call_that_is_too_long_says_so(proxy: Proxy) -> None:
+    program = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "codex_proxy", "mcp", "--base-url", proxy.url),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        env={"PYTHONPATH": ROOT, "PATH": os.defpath},
+    )
+    assert program.stdin is not None
+    assert program.stdout is not None
+    async with asyncio.timeout(PATIENCE):
+        for body, code, id in NOT_TAKEN:
+            program.stdin.write(body + b"\n")
+            said = json.loads(await program.stdout.readline())
+            assert (said["error"]["code"], said["id"]) == (code, id), body
+        program.stdin.close()
+        await program.wait()
+    async with connected(proxy.url) as client:
+        assert "8128 KiB: send less" in await refused(client, "list_sessions", search="a" * (8 << 20))
 
 
 async def depth_of_a_start(proxy: Proxy, client: Client) -> str:
@@ -80,12 +102,18 @@ async def test_a_missing_key_is_named_and_a_given_one_is_used(tmp_path: Path) ->
     async with fake_proxy(tmp_path, **FAKE, **with_keys(tmp_path, "one")) as proxy:
         async with connected(proxy.url) as client:
             assert "CODEX_PROXY_KEY" in await refused(client, "list_agents")
-        async with connected(proxy.url, environment={"CODEX_PROXY_KEY": "one"}) as client:
+        async with connected(proxy.url, environment={"CODEX_PROXY_KEY": "one\n"}) as client:
             assert (await called(client, "list_agents"))["default"] == "fake"
 
 
 @pytest.mark.parametrize(
-    ("url", "key"), [("http://127.0.0.1:1", "Schlüssel"), ("http://[::1", "one"), ("http://a:b", "one")]
+    ("url", "key"),
+    [
+        ("http://127.0.0.1:1", "Schlüssel"),
+        ("http://127.0.0.1:1", "sec\nret"),
+        ("http://[::1", "one"),
+        ("http://a:b", "one"),
+    ],
 )
 async def test_settings_that_cannot_be_used_are_named(url: str, key: str) -> None:
     forwarder = Forwarder(f"{url}/mcp", key, by_agent=False)

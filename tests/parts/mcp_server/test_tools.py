@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 from mcp.client import Client
 from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR
 
 from codex_proxy.parts.mcp_server import texts, work
 from codex_proxy.parts.mcp_server.clients import McpClients
@@ -290,6 +291,57 @@ async def initialized(proxy: Proxy, key: str = "") -> Any:
     }
     body = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}
     return await proxy.send("POST", "/mcp", body, headers=mcp_headers(key))
+
+
+PING = b'{"jsonrpc":"2.0","id":ID,"method":"ping"}'
+NOT_TAKEN: list[tuple[bytes, int, int | None]] = [
+    (b"{", PARSE_ERROR, None),
+    (b"\xff\xfe", PARSE_ERROR, None),
+    *((PING.replace(b"ID", id), INVALID_REQUEST, None) for id in (b"true", b"1.5", b"null", b"[]")),
+    (PING.replace(b"ID", b"NaN"), PARSE_ERROR, None),
+    (b"[" + PING.replace(b"ID", b"1") + b"]", INVALID_REQUEST, None),
+    (b'{"jsonrpc":"2.0","id":7,"method":"ping","params":[]}', INVALID_REQUEST, 7),
+    (b'{"jsonrpc":"2.0","id":7,"method":5}', INVALID_REQUEST, 7),
+    (b'{"jsonrpc":"2.0","id":7}', INVALID_REQUEST, 7),
+    (b'{"id":7,"method":"ping"}', INVALID_REQUEST, 7),
+    (b'{"jsonrpc":"2.0","id":7,"method":"initialize"}', INVALID_PARAMS, 7),
+]
+"""Messages, the code that refuses them, and the `id` of the answer."""
+
+
+async def test_what_is_no_message_is_refused_with_its_id_and_takes_no_session(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("codex_proxy.parts.mcp_server.clients.MAX_SESSIONS", 1)
+    headers = mcp_headers() | {"Content-Type": "application/json"}
+    opened = (await initialized(proxy)).headers["mcp-session-id"]
+    for body, code, id in NOT_TAKEN:
+        answer = await proxy.send("POST", "/mcp", body, headers=headers)
+        said = json.loads(answer.text)
+        assert (answer.status, said["error"]["code"], said["id"]) == (400, code, id), body
+    call = b'{"jsonrpc":"2.0","id":"\\ud800","method":"ping"}'
+    answer = await proxy.send("POST", "/mcp", call, headers=headers | {"Mcp-Session-Id": opened})
+    assert answer.status == 200
+    assert '"id":"\ufffd"' in answer.text
+
+
+async def test_a_new_session_takes_the_place_of_the_one_idle_longest(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("codex_proxy.parts.mcp_server.clients.MAX_SESSIONS", 3)
+    first, second, third = [(await initialized(proxy)).headers["mcp-session-id"] for _ in range(3)]
+    ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+
+    async def status(id: str) -> int:
+        answer = await proxy.send("POST", "/mcp", ping, headers=mcp_headers() | {"Mcp-Session-Id": id})
+        return answer.status
+
+    assert await status(second) == 200
+    headers = mcp_headers() | {"Mcp-Session-Id": first}
+    async with proxy.session.get(f"{proxy.url}/mcp", headers=headers) as stream:
+        assert stream.status == 200
+        assert (await initialized(proxy)).status == 200
+        assert [await status(id) for id in (first, second, third)] == [200, 200, 404]
 
 
 @pytest.mark.parametrize(
