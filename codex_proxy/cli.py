@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TextIO
+from urllib.parse import urlsplit
 
 import click
 
@@ -40,10 +42,12 @@ class _Commands(click.Group):
 
                 if is_folder_removed():
                     raise click.ClickException(FOLDER_REMOVED) from error
-            lack = lack_of(error)
-            if not lack:
-                raise
-            raise click.ClickException(f"cannot run: {lack}.") from error
+            if lack := lack_of(error):
+                raise click.ClickException(f"cannot run: {lack}.") from error
+            if not isinstance(error, OSError) or not error.strerror or error.errno == errno.EPIPE:
+                raise  # a reader that has left is no error: click ends the program
+            place = f"{error.filename}: " if error.filename else ""
+            raise click.ClickException(escape_lines(f"{place}{error.strerror}.")) from error
 
 
 def load_settings(flags: dict[str, Any], config_file: Path | None) -> Any:
@@ -53,7 +57,19 @@ def load_settings(flags: dict[str, Any], config_file: Path | None) -> Any:
     try:
         return load(flags, config_file)
     except UserError as error:
-        raise click.UsageError(str(error)) from error
+        raise click.UsageError(escape_lines(str(error))) from error
+
+
+def _address(_context: object, _option: object, url: str | None) -> str | None:
+    """Returns the address of a server as it was given. Raises `UserError` for what is none."""
+    try:
+        parts = urlsplit(url or "http://localhost")
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # also for a port that is none
+        usable = False
+    if not usable or url == "":
+        raise UserError(f"--base-url {url} is not an address like http://127.0.0.1:11435/v1.")
+    return url
 
 
 def _import_structlog() -> None:
@@ -74,7 +90,10 @@ SETTINGS_OPTION = config_option("settings", lambda _context, _option, file: load
 """The option for the settings file; the command gets the `Settings`."""
 JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 URL_OPTION = click.option(
-    "--base-url", metavar="URL", help="Address of the server (default: that of the settings)."
+    "--base-url",
+    metavar="URL",
+    callback=_address,
+    help="Address of the server (default: that of the settings).",
 )
 MODEL_OPTION = click.option(
     "--model", metavar="NAME", default="codex-5", show_default=True, help="Model to use."
@@ -90,6 +109,14 @@ def main() -> None:
     # The program that has started this one may leave it otherwise: then no child's end would be seen, or no SIGTERM.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    # So may it have closed these.
+    sys.stdin = sys.stdin or _nowhere("r")
+    sys.stdout = sys.stdout or _nowhere("w")
+    sys.stderr = sys.stderr or _nowhere("w")
+
+
+def _nowhere(mode: Literal["r", "w"]) -> TextIO:
+    return open(os.devnull, mode, encoding="utf-8")
 
 
 @main.command(short_help="Serve the agent through the HTTP APIs.")
@@ -406,12 +433,23 @@ def keys_add(name: str, no_mcp: bool, replace: bool, in_store: bool, settings: A
     """
     from codex_proxy.commands.keys import add, add_to_store
 
+    if sys.stdout.name == os.devnull:
+        raise UserError("standard output is closed: the key could not be printed, and was not made.")
     wanted = {**limits, "mcp": not no_mcp}
     if in_store:
         key, note = asyncio.run(add_to_store(settings, name, wanted, replace=replace))
     else:
         key, note = add(settings, name, wanted, replace=replace)
-    _print(key)
+    try:
+        _print(key)
+    except OSError as error:
+        from codex_proxy.commands.keys import remove, remove_from_store
+
+        if in_store:
+            asyncio.run(remove_from_store(settings, name))
+        else:
+            remove(settings, name)
+        raise UserError(f"the key could not be printed, and was removed again: {error.strerror}.") from error
     _print(note, err=True)
 
 

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
@@ -19,6 +20,7 @@ from codex_proxy.agents.configured.agents import configured_agents, is_single
 from codex_proxy.agents.spec import NoAgentError
 from codex_proxy.app.keyring import new_secret, others_access, read_keys
 from codex_proxy.commands.store import existing_store
+from codex_proxy.core.json_values import without_surrogates
 from codex_proxy.core.keys import DEFAULT_NAME, Key, KeysError, digest_of, parse_keys, table_of
 from codex_proxy.files.private import make_folder, replace_file
 from codex_proxy.parts import absent_part_text, absent_parts, shared_store
@@ -33,8 +35,8 @@ def add(settings: Settings, name: str, limits: Mapping[str, Any], *, replace: bo
     """
     if name == DEFAULT_NAME and settings.api_key is not None:
         raise KeysError(f"'{DEFAULT_NAME}' is the name of the key in PROXY_API_KEY: use another name")
-    roots = tuple(_folder(root) for root in limits.get("roots", ()))
-    secret, key = _new_key(name, {**limits, "roots": roots})
+    secret, key = _new_key(name, limits)
+    key = msgspec.structs.replace(key, roots=tuple(map(_folder, key.roots)))
     first = not settings.wants_key
     replaced = put_key(settings.keys_path, key, replace=replace)
     note = _note_on_new(name, str(settings.keys_path), "A running server", replaced=replaced)
@@ -96,6 +98,10 @@ async def _team_of(settings: Settings) -> AsyncIterator[Team]:
 
 
 def _new_key(name: str, limits: Mapping[str, Any]) -> tuple[str, Key]:
+    for option in ("model", "agent", "root"):
+        for given in limits.get(f"{option}s", ()):
+            if not given.strip() or without_surrogates(given) != given:
+                raise KeysError(f"--{option} {given!r} is empty, or is not text")
     secret = new_secret()
     created = datetime.date.today().isoformat()
     return secret, Key(name=name, sha256=digest_of(secret), created=created, **limits)
@@ -179,7 +185,7 @@ def _limits_of(key: Key) -> str:
 
 def _folder(given: str) -> str:
     folder = Path(os.path.abspath(os.path.expanduser(given)))
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # which takes a name that is too long for none
         # A key that is limited to a misspelt folder could not be used.
         raise KeysError(f"--root {given} is not a folder")
     return str(folder)

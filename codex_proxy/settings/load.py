@@ -26,7 +26,8 @@ def load(flags: dict[str, Any], config_file: Path | None) -> Settings:
     default file, which need not exist. Raises `UserError`, which names the flag, the variable or the file.
     """
     if config_file is not None and not config_file.is_file():
-        raise UserError(f"the file {config_file} does not exist")
+        is_other = os.path.lexists(config_file)
+        raise UserError(f"the file {config_file} {'is no regular file' if is_other else 'does not exist'}")
     file = config_file or default_config_file()
     in_file = _check_names(file, {*_names_in_file(), *OLD_NAMES})
     _check_variables(os.environ)
@@ -158,7 +159,10 @@ def _check_names(file: Path, known: Collection[str]) -> tuple[str, ...]:
     if not file.is_file():
         return ()
     try:
-        names = tomllib.loads(file.read_text("utf-8"))
+        text = file.read_text("utf-8")
+        if text.startswith("\ufeff"):
+            raise UserError(f"{file} begins with a byte order mark: save it as UTF-8 without one")
+        names = tomllib.loads(text)
     except OSError as fault:
         raise UserError(f"{file} cannot be read: {fault.strerror}") from fault
     except ValueError as fault:  # no TOML, or no UTF-8

@@ -57,9 +57,11 @@ async def test_an_empty_pipe_asks_nothing(tmp_path: Path) -> None:
     assert "there is no question" in done.err
 
 
-@pytest.mark.exhaustive
-async def test_input_that_is_no_text_asks_nothing(tmp_path: Path) -> None:
-    done = await command(tmp_path, "chat", stdin=b"\xff\xfe", more={"PYTHONIOENCODING": "utf-8:strict"})
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+async def test_input_that_is_no_text_asks_nothing(tmp_path: Path, errors: str) -> None:
+    async with fake_proxy(tmp_path) as proxy:
+        variables = {"PROXY_PORT": str(proxy.server.port), "PYTHONIOENCODING": f"utf-8:{errors}"}
+        done = await command(tmp_path, "chat", stdin=b"\xff\xfe", more=variables)
     assert (done.status, done.out) == (1, "")
     assert "not text" in done.err
 

@@ -225,6 +225,22 @@ async def test_a_file_that_cannot_be_written_is_reported_as_such(tmp_path: Path)
     assert "was not changed" in done.err
 
 
+async def test_a_pipe_or_a_file_that_is_nested_too_deep_is_not_changed(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "deep").write_text("[" * 100_000)
+    for name, client in (("pipe", "codex"), ("deep", "claude-code")):
+        done = await command(tmp_path, "connect", client, "--write", "--file", name)
+        assert done.status == 1
+        assert f"{name} was not changed" in done.err
+
+
+@pytest.mark.parametrize("url", ["x", "", "http://[", "http://a:99999", "ftp://a"])
+def test_an_address_that_is_none_is_named(url: str) -> None:
+    done = CliRunner().invoke(cli.main, ["connect", "codex", "--base-url", url])
+    assert done.exit_code == 1
+    assert f"--base-url {url} is not an address like http://" in done.stderr
+
+
 async def test_a_client_without_a_file_cannot_be_written(tmp_path: Path) -> None:
     done = await command(tmp_path, "connect", "cline", "--write")
     assert done.status == 1

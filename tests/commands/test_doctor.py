@@ -577,6 +577,7 @@ async def test_the_real_binary_says_itself_that_nobody_is_signed_in(tmp_path: Pa
         ('{"mcpServers": {"a": {"command": "${UNSET}"}}}', "failed", "UNSET, which is not set"),
         ("{", "failed", "mcp.json"),
         (None, "failed", "No such file"),
+        ("a pipe", "failed", "it is no regular file"),
     ],
 )
 async def test_mcp_servers_are_looked_for_and_not_started(
@@ -586,7 +587,9 @@ async def test_mcp_servers_are_looked_for_and_not_started(
     here.write_text("#!/bin/sh\ntouch started\n")
     here.chmod(0o700)
     file = tmp_path / "mcp.json"
-    if servers is not None:
+    if servers == "a pipe":
+        os.mkfifo(file)
+    elif servers is not None:
         file.write_text(servers)
     done = await doctor(tmp_path, "--agent", "fake", "--mcp-config", str(file))
     check = done.check("mcp servers")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -134,6 +136,11 @@ def test_comments_in_the_file_stay(file: Path) -> None:
         (["add", "A B"], "cannot be a key's name"),
         (["add", "local"], "cannot be a key's name"),
         (["add", "x", "--root", "/nowhere/at/all"], "--root"),
+        (["add", "x", "--root", ""], "--root"),
+        (["add", "x", "--root", "a" * 5_000], "--root"),
+        (["add", "x", "--model", " "], "--model"),
+        (["add", "x", "--model", "\udcff"], "--model"),
+        (["add", "x", "--agent", ""], "--agent"),
         (["add", "x", "--rpm", "0"], "--rpm"),
         (["add", "x", "--sandbox", "none"], "--sandbox"),
     ],
@@ -145,6 +152,20 @@ def test_what_makes_no_key_is_refused_in_a_sentence_and_writes_nothing(
     assert done.exit_code in (1, 2)
     assert said in done.stderr
     assert not file.exists()
+
+
+@pytest.mark.parametrize("output", [">/dev/full", ">&-"])
+def test_a_key_that_cannot_be_printed_is_not_kept(file: Path, output: str) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'"$0" -m codex_proxy keys add one {output}', sys.executable],
+        env={"PATH": os.defpath, "HOME": str(file.parent), "PROXY_KEYS_FILE": str(file)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode != 0
+    assert "the key could not be printed" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not file.exists() or not read_keys(file)
 
 
 def test_the_name_of_the_key_in_the_settings_is_taken(file: Path) -> None:

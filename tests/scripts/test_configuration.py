@@ -55,6 +55,7 @@ def test_a_flag_wins_over_a_variable_and_that_over_the_file(
         ('PROXY_SANDBOX = "read-only"', "no setting `PROXY_SANDBOX`; is `sandbox` meant?"),
         ("qqqqqq = 1", "no setting `qqqqqq`; docs/configuration.md"),
         ("port == 1", "is not valid TOML"),
+        ("\ufeffport = 1", "byte order mark"),
     ],
 )
 def test_a_file_with_a_misspelt_setting_is_refused_by_name(tmp_path: Path, text: str, complaint: str) -> None:

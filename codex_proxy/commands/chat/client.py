@@ -88,6 +88,10 @@ class Server:
         assert self._session is not None
         sent = dict(headers) | ({"Authorization": f"Bearer {self.key}"} if self.key else {})
         try:
+            json.dumps(body, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:  # bytes of a terminal, a pipe or an argument
+            raise UserError("the input is not text.") from error
+        try:
             async with self._session.request(
                 method, self.base_url + path, json=body, headers=sent, allow_redirects=False
             ) as reply:

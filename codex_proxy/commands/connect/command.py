@@ -17,7 +17,7 @@ from codex_proxy.commands.connect.clients import BY_NAME, CLIENTS, ClientSetup, 
 from codex_proxy.commands.connect.documents import DocumentError, set_values
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.json_values import UNREADABLE
-from codex_proxy.files.private import FILE_MODE, create, make_folder, replace_file
+from codex_proxy.files.private import FILE_MODE, create, make_folder, read_regular, replace_file
 
 
 def write(file: Path, text: str) -> Path | None:
@@ -191,7 +191,7 @@ def write_into(client: ClientSetup, target: ServerAccess, file: str) -> str:
         raise UserError(f"Name the file of {client.title} with --file.")
     target_file = Path(path).expanduser()
     try:
-        before = target_file.read_bytes().decode("utf-8") if target_file.exists() else ""
+        before = read_regular(target_file, MAX_BYTES).decode("utf-8") if target_file.exists() else ""
         models = write_models(client, target, target_file.parent)
         after = set_values(before, client.file.format, (*entries_of(client, target), *models))
         unlisted = client.file.models is not None and not models
@@ -201,6 +201,8 @@ def write_into(client: ClientSetup, target: ServerAccess, file: str) -> str:
         backup = write(target_file, after)
     except (DocumentError, OSError, UnicodeDecodeError) as error:
         raise UserError(f"{target_file} was not changed: {error}.") from error
+    except (RecursionError, OverflowError) as error:
+        raise UserError(f"{target_file} was not changed: it is nested too deep, or too long.") from error
     kept = f"The old one is {backup}." if backup else "It is new."
     names = f"{target_file} (now)", f"{target_file} (new)"
     lines = before.splitlines(keepends=True), after.splitlines(keepends=True)

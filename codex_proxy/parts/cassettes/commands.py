@@ -23,7 +23,7 @@ def _folder(path: Path) -> Any:
 def _chain(path: Path) -> Any:
     from codex_proxy.parts.cassettes.format import SUFFIX
 
-    file = path if path.suffix == SUFFIX else path.with_name(path.name + SUFFIX)
+    file = path if path.suffix == SUFFIX else path.parent / f"{path.name}{SUFFIX}"
     if not file.is_file():
         raise CassetteError(f"There is no cassette {file}.")
     folder = _folder(file.parent)

@@ -13,6 +13,7 @@ from codex_proxy.app.server_parts import ServerPart, ServerParts
 from codex_proxy.core.checks import Check, CheckBuilder
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.tool_names import ToolServerState
+from codex_proxy.files.private import read_regular
 from codex_proxy.parts import own_settings
 from codex_proxy.parts.mcp import McpSettings
 from codex_proxy.parts.mcp.config import Definition, StdioServer, parse_servers
@@ -26,6 +27,7 @@ NOT_INSTALLED: Final = (
     "MCP servers need the extra `mcp`: install it with `pip install 'codex-openai-proxy[mcp]'`, or remove "
     "PROXY_MCP_CONFIG and PROXY_MCP_ALLOWED_URLS."
 )
+MAX_FILE_BYTES: Final = 1 << 20
 BANNER_SECONDS: Final = 6.0
 """Seconds for which the banner waits for MCP servers: one that cannot be reached is known after some five."""
 MAX_NAMES_SHOWN: Final = 10
@@ -42,9 +44,11 @@ def configured_servers(settings: Settings, environ: Mapping[str, str]) -> dict[s
         return {}
     file = config.expanduser()
     try:
-        return parse_servers(file.read_bytes(), environ)
+        return parse_servers(read_regular(file, MAX_FILE_BYTES), environ)
     except OSError as error:
         raise UserError(f"PROXY_MCP_CONFIG: {file} cannot be read: {error.strerror}.") from error
+    except OverflowError as error:
+        raise UserError(f"PROXY_MCP_CONFIG: {file} is longer than {MAX_FILE_BYTES >> 20} MiB.") from error
     except ValueError as error:
         raise UserError(f"PROXY_MCP_CONFIG: {file}: {error}.") from error
 

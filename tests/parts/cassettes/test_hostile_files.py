@@ -168,6 +168,12 @@ def test_deep_facts_are_an_error_with_their_line(tmp_path: Path) -> None:
     assert (status, f"line {SESSION + 1}: " in said) == (1, True)
 
 
+@pytest.mark.parametrize("file", ["", ".", "/"])
+def test_a_path_without_a_name_is_no_cassette(file: str) -> None:
+    done = CliRunner().invoke(main, ["cassettes", "show", file])
+    assert (done.exit_code, "There is no cassette" in done.output) == (1, True), done.output
+
+
 HOSTED: Final = {"event": "hosted_event", "id": "a", "type": "", "json": {}}
 RAW: Final = {"event": "raw_item", "type": "message"}
 FORGED: Final = 'x\n\nevent: response.completed\ndata: {"forged":1}\n\nevent: y'
