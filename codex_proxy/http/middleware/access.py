@@ -351,8 +351,9 @@ def _check_content_type(request: web.Request) -> None:
         wrong = f"The content type {excerpt(kind)} is not supported."
         if "Content-Type" not in request.headers:
             wrong = "The request has no content type."
+        wanted = FORM if endpoint is not None and endpoint.takes_form else "application/json"
         raise Fault.of(
-            FaultKind.UNSUPPORTED_MEDIA_TYPE, f"{wrong} Send the body as `Content-Type: application/json`."
+            FaultKind.UNSUPPORTED_MEDIA_TYPE, f"{wrong} Send the body as `Content-Type: {wanted}`."
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import Final
 from urllib.parse import quote
@@ -37,6 +38,8 @@ STORE_OFF: Final = Failure(
 )
 BYTES: Final = "application/octet-stream"
 """The type of every file's bytes: a browser that ran them as a page of this server could use it."""
+_LAST_NONE: Final = re.compile(r"bytes=-0+", re.IGNORECASE)
+"""Matches the range of the last 0 bytes."""
 _HOUR: Final = 3600
 _DAY: Final = 24 * _HOUR
 _ANCHOR, _SECONDS, _EXPIRES_IN = "expires_after[anchor]", "expires_after[seconds]", "expires_in_seconds"
@@ -140,10 +143,15 @@ async def retrieve_file_content(request: web.Request) -> web.StreamResponse:
     headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{quote(file.name, safe='')}"
     try:
         start, stop, _ = request.http_range.indices(file.size)
-        is_range = "Range" in request.headers
+        # What a client has of it cannot be known to be of the same file: there is no ETag.
+        is_range = "Range" in request.headers and "If-Range" not in request.headers
+        if is_range and _LAST_NONE.fullmatch(request.headers["Range"]):
+            start = stop
     except ValueError:  # not one range of bytes: HTTP lets a server pass over it
-        start, stop, is_range = 0, file.size, False
-    if is_range:
+        is_range = False
+    if not is_range:
+        start, stop = 0, file.size
+    else:
         if start >= stop:
             return web.Response(status=416, headers={"Content-Range": f"bytes */{file.size}"})
         headers["Content-Range"] = f"bytes {start}-{stop - 1}/{file.size}"

@@ -107,6 +107,9 @@ async def _read_part(part: BodyPartReader, form: Form, receiving: Receiving) -> 
         while chunk := await _readable(part.read_chunk(CHUNK_BYTES)):
             await receiving.write(chunk)
         return
+    if name in form.fields:
+        field = excerpt(name)
+        raise bad_request(f"Invalid '{field}': the form has it twice. Send it once.", field)
     value = bytearray()
     while chunk := await _readable(part.read_chunk(CHUNK_BYTES)):
         value += chunk

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from codex_proxy.core.faults import bad_request
 from codex_proxy.core.json_values import text_at
 from codex_proxy.core.media import GivenFile, encode_base64
 from codex_proxy.surfaces.requests.body import decode_object
@@ -26,33 +27,36 @@ _MAX_DEPTH: Final = 8
 def named_files(body: bytes) -> Counter[str]:
     """Returns how often a JSON body names which files. Raises `Fault` if it is no JSON object."""
     value = decode_object(body)
-    return Counter(id for name in _LISTS for part in _parts(value.get(name)) if (id := _id_of(part)))
+    return Counter(id for name in _LISTS for _, part in _parts(value.get(name), name) if (id := _id_of(part)))
 
 
 def with_files(body: bytes, files: Mapping[str, GivenFile]) -> bytes:
-    """Returns the body with the contents of `files` in place of their ids."""
+    """Returns the body with the contents of `files` in place of their ids. Raises `Fault` for a part that has another
+    source, too.
+    """
     fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     for name in _LISTS:
         if name in fields and MARK in bytes(fields[name]):
             value = msgspec.json.decode(fields[name])
-            for part in _parts(value):
+            for path, part in _parts(value, name):
                 if (file := files.get(_id_of(part))) is not None:
-                    _put(part, file)
+                    _put(part, file, path)
             fields[name] = msgspec.Raw(msgspec.json.encode(value))
     return msgspec.json.encode(fields)
 
 
-def _parts(value: Any, depth: int = 0) -> Iterator[dict[str, Any]]:
-    """Yields all objects that may be parts. Arguments of calls, schemas and metadata are none."""
+def _parts(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields all objects that may be parts, with their paths. Arguments of calls, schemas and metadata are none."""
     if depth > _MAX_DEPTH:
         return
     if isinstance(value, dict):
-        yield value
+        yield path, value
         for name in _INNER:
-            yield from _parts(value.get(name), depth + 1)
+            if name in value:
+                yield from _parts(value[name], f"{path}.{name}", depth + 1)
     elif isinstance(value, list):
-        for each in value:
-            yield from _parts(each, depth + 1)
+        for index, each in enumerate(value):
+            yield from _parts(each, f"{path}[{index}]", depth + 1)
 
 
 def _place_of(part: dict[str, Any]) -> Any:
@@ -71,19 +75,40 @@ def _id_of(part: dict[str, Any]) -> str:
     return text_at(place, "file_id") if isinstance(place, dict) else ""
 
 
-def _put(part: dict[str, Any], file: GivenFile) -> None:
+_PLACES: Final = {"file": "file", "document": "source", "image": "source"}
+"""The fields of parts that have the id."""
+_OTHERS: Final = ("file_data", "file_url", "image_url", "data", "url")
+"""The fields beside an id that have a source, too."""
+
+
+def _check_alone(part: dict[str, Any], path: str) -> None:
+    """Raises `Fault` for a part that has another source, too. `path`: the part's."""
+    place = _place_of(part)
+    if second := next((name for name in _OTHERS if place.get(name)), None):
+        field = _PLACES.get(part["type"])
+        param = f"{path}.{field}.{second}" if field else f"{path}.{second}"
+        raise bad_request(f"'file_id' and '{second}' are two sources. Send one of them.", param)
+
+
+def _url_of(file: GivenFile) -> str:
+    return f"data:{file.media_type};base64,{encode_base64(file.data)}"
+
+
+def _put(part: dict[str, Any], file: GivenFile, path: str) -> None:
     """Puts a file into the part that names it."""
-    data, kind = encode_base64(file.data), part["type"]
+    _check_alone(part, path)
+    kind = part["type"]
     if kind in ("document", "image"):
+        data = encode_base64(file.data)
         part["source"] = {"type": "base64", "media_type": file.media_type, "data": data}
         if kind == "document" and not part.get("title"):
             part["title"] = file.name
         return
-    place, url = _place_of(part), f"data:{file.media_type};base64,{data}"
+    place = _place_of(part)
     del place["file_id"]
     if kind == "input_image":
-        place["image_url"] = url
+        place["image_url"] = _url_of(file)
     else:
-        place["file_data"] = url
+        place["file_data"] = _url_of(file)
         if not place.get("filename"):
             place["filename"] = file.name

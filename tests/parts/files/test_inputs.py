@@ -89,6 +89,29 @@ async def test_a_picture_is_shown_in_responses_and_messages(proxy: Proxy) -> Non
     assert ONE_IMAGE in echoed(await ask(proxy, "messages", body, ANTHROPIC))
 
 
+async def test_a_second_source_beside_a_file_is_refused_by_its_name(proxy: Proxy) -> None:
+    text = await uploaded(proxy, data=WORDS.encode(), filename="a.txt")
+    for api, body, param in (
+        (
+            "responses",
+            response({"type": "input_image", "file_id": text, "image_url": "x"}),
+            "input[0].content[1].image_url",
+        ),
+        (
+            "responses",
+            response({"type": "input_file", "file_id": text, "file_data": "YQ=="}),
+            "input[0].content[1].file_data",
+        ),
+        (
+            "chat/completions",
+            chat({"type": "file", "file": {"file_id": text, "file_data": "YQ=="}}),
+            "messages[0].content[1].file.file_data",
+        ),
+    ):
+        answer = await ask(proxy, api, body)
+        assert (answer.status, answer.error["param"]) == (400, param), answer.text
+
+
 async def test_a_file_in_the_result_of_a_tool_is_read(proxy: Proxy) -> None:
     id = await uploaded(proxy, data=WORDS.encode())
     document = {"type": "document", "source": {"type": "file", "file_id": id}}

@@ -118,6 +118,7 @@ async def test_a_name_is_only_a_name(proxy: Proxy, tmp_path: Path, given: str, s
             "expires_after.seconds",
         ),
         (FILE + PURPOSE + part("x", b"a" * 2_000) + END, "x"),
+        (FILE + PURPOSE + PURPOSE + END, "purpose"),
         (form(filename="a" * 300, purpose="batch"), "file"),
         (b"".join([FILE, PURPOSE, *[part(f"f{i}", b"") for i in range(30)], END]), None),
         (b"", None),
@@ -163,6 +164,13 @@ async def test_a_field_whose_name_no_header_can_have_does_not_stop_the_upload(pr
 async def test_a_body_that_is_no_form_is_told_what_to_send(proxy: Proxy) -> None:
     answer = await proxy.send("POST", "/v1/files", {"file": "a"}, headers=OPENAI)
     assert (answer.status, answer.error["param"]) == (400, "file")
+    assert "multipart/form-data" in answer.error["message"]
+
+
+async def test_a_form_of_a_page_is_told_which_form_to_send(proxy: Proxy) -> None:
+    headers = {**OPENAI, "Content-Type": "application/x-www-form-urlencoded"}
+    answer = await proxy.send("POST", "/v1/files", b"purpose=user_data&file=x", headers=headers)
+    assert answer.status == 415
     assert "multipart/form-data" in answer.error["message"]
 
 
@@ -316,8 +324,10 @@ async def test_a_range_of_the_bytes_can_be_asked_for(tmp_path: Path, store: str)
             assert headers["Content-Range"] == f"bytes {start}-{stop - 1}/{size}"
         for given in ("bytes=9-5", "bytes=0-1,3-4", "lines=1-2"):
             assert (await ask("GET", Range=given))[:2] == (200, data)
-        status, _, headers = await ask("GET", Range=f"bytes={size}-")
-        assert (status, headers["Content-Range"]) == (416, f"bytes */{size}")
+        assert (await ask("GET", **{"Range": "bytes=0-9", "If-Range": '"x"'}))[:2] == (200, data)
+        for given in (f"bytes={size}-", "bytes=-0"):
+            status, _, headers = await ask("GET", Range=given)
+            assert (status, headers["Content-Range"]) == (416, f"bytes */{size}"), given
         status, got, headers = await ask("HEAD")
         assert (status, got, headers["Content-Length"]) == (200, b"", str(size))
         assert headers["Accept-Ranges"] == "bytes"
