@@ -10,7 +10,6 @@ import signal
 import sys
 from pathlib import Path
 from typing import Any, Literal, TextIO
-from urllib.parse import urlsplit
 
 import click
 
@@ -18,7 +17,13 @@ from codex_proxy import __version__
 from codex_proxy.core.faults import UserError, lack_of
 from codex_proxy.core.shown_text import escape_json, escape_lines
 from codex_proxy.parts import absent_part_text, absent_parts, declared
-from codex_proxy.settings.flags import CONFIG_OPTION, config_option, with_serve_settings, with_settings
+from codex_proxy.settings.flags import (
+    CONFIG_OPTION,
+    address,
+    config_option,
+    with_serve_settings,
+    with_settings,
+)
 
 
 def _print(text: str, *, err: bool = False, as_json: bool = False) -> None:
@@ -60,18 +65,6 @@ def load_settings(flags: dict[str, Any], config_file: Path | None) -> Any:
         raise click.UsageError(escape_lines(str(error))) from error
 
 
-def _address(_context: object, _option: object, url: str | None) -> str | None:
-    """Returns the address of a server as it was given. Raises `UserError` for what is none."""
-    try:
-        parts = urlsplit(url or "http://localhost")
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # also for a port that is none
-        usable = False
-    if not usable or url == "":
-        raise UserError(f"--base-url {url} is not an address like http://127.0.0.1:11435/v1.")
-    return url
-
-
 def _import_structlog() -> None:
     """Imports structlog as if the packages were not installed that it would import for tracebacks and threads which a
     server has not. One that is imported already stays as it is. Called while no other thread imports.
@@ -92,7 +85,7 @@ JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 URL_OPTION = click.option(
     "--base-url",
     metavar="URL",
-    callback=_address,
+    callback=address,
     help="Address of the server (default: that of the settings).",
 )
 MODEL_OPTION = click.option(

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args, get_origin
+from urllib.parse import urlsplit
 
 import click
 
 from codex_proxy.agents.names import names
+from codex_proxy.core.faults import UserError
 from codex_proxy.parts import Flag, absent_part_text, absent_parts, parts
 from codex_proxy.settings.fields import Settings
 
@@ -119,6 +121,18 @@ def config_option(name: str, callback: Callable[..., Any] | None = None) -> Opti
 
 
 CONFIG_OPTION = config_option("config_file")
+
+
+def address(_context: object, _option: object, url: str | None) -> str | None:
+    """Returns the address of a server as it was given. Raises `UserError` for what is none."""
+    try:
+        parts = urlsplit(url or "http://localhost")
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # also for a port that is none
+        usable = False
+    if not usable or url == "":
+        raise UserError(f"--base-url {url} is not an address like http://127.0.0.1:11435/v1.")
+    return url
 
 
 def _option_of_part(flag: Flag) -> Option:

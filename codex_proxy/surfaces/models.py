@@ -264,7 +264,9 @@ class Names:
         # An upstream may be another such server, which lists these names too: here they stay this server's own.
         if name in self._builtin and name not in self._agents:
             return ResolvedModel(self.default, self._builtin[name])
-        short = self._of_client(self._short.get(name, []))
+        short = self._short.get(name) or []
+        if len(short) > 1:
+            short = self._of_client(short)
         if len(short) > 1:
             named = ", ".join(f"'{each}'" for each in short)
             raise bad_request(

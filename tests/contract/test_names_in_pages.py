@@ -48,6 +48,7 @@ OTHERS_FLAGS = frozenset(
         "--all",
         "--cassettes",
         "--init",
+        "--no-daemon",
         "--its-acp-flag",
         "--only",
         "--rm",
