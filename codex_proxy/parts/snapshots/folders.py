@@ -80,15 +80,14 @@ class FolderSnapshots:
 
     def take_with(
         self, name: FolderName, limits: Limits, until: float, ref: str, paths: Sequence[bytes]
-    ) -> str:
-        """Makes a snapshot of the folder, which the ref keeps, with these paths also where its rules leave them out.
-        Returns its tree.
-        """
+    ) -> Kept:
+        """Makes a snapshot of the folder, which the ref keeps, with these paths also where its rules leave them out."""
         with self._locked(until, name):
             taken = self._walk(name, limits, until, self._read_known(), wanted=paths)
             # What is known stays as it was: the next snapshot leaves the paths out again.
-            self.git.set_refs({ref: taken.digest.hex()})
-        return taken.digest.hex()
+            tree = taken.digest.hex()
+            self.git.set_refs({ref: tree})
+        return Kept(tree, taken.rules, taken.not_kept)
 
     def _walk(
         self,

@@ -31,20 +31,24 @@ _VERSION: Final = re.compile(r"git version (\d+)\.(\d+)")
 _SECTIONS: Final = re.compile(rb"^diff --git ", re.MULTILINE)
 _OPTIONS: Final = {
     "core.hooksPath": "/dev/null",
+    "core.logAllRefUpdates": "false",
     "core.fsmonitor": "false",
     "core.splitIndex": "false",
     "core.bigFileThreshold": "4m",
     "gc.auto": "0",
     "maintenance.auto": "false",
     "pack.threads": "1",
-    "protocol.allow": "never",
 }
 ATTRIBUTES: Final = b"* -text -ident !filter !working-tree-encoding !diff\n"
 """With which git leaves every file's bytes as they are."""
 
 
 class GitError(Exception):
-    """Git has failed. The text says how, and names no content."""
+    """Git has failed. The text says how, and names no content. `status`: its exit status, if it told one."""
+
+    def __init__(self, text: str, status: int | None = None) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 def version_of(program: str) -> tuple[int, int]:
@@ -72,6 +76,10 @@ def _environment() -> dict[str, str]:
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_OPTIONAL_LOCKS": "0",
         "GIT_NO_REPLACE_OBJECTS": "1",
+        # A repository can name a program that would fetch its missing objects. Of the two only the first is known to
+        # every git, and stronger than what the repository's configuration allows.
+        "GIT_ALLOW_PROTOCOL": "none",
+        "GIT_NO_LAZY_FETCH": "1",
     }
 
 
@@ -249,7 +257,8 @@ class GitDirectory:
         done = self._done(*arguments, given=given, stdin=stdin, seconds=seconds)
         if done.returncode:
             lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-            raise GitError(f"git {arguments[0]} failed: {lines[-1] if lines else done.returncode}")
+            reason = lines[-1] if lines else done.returncode
+            raise GitError(f"git {arguments[0]} failed: {reason}", done.returncode)
         return done.stdout
 
     def _done(

@@ -49,10 +49,13 @@ class Merged(NamedTuple):
 
 
 def work_in(snapshots: FolderSnapshots, limits: Limits, owner: str, worktree: Worktree, ref: str) -> Done:
-    """Returns what was done in a worktree, whose files the ref keeps. Raises `SnapshotError`, `GitError`, `OSError`."""
+    """Returns what was done in a worktree, whose files the ref keeps: also with those that it had and whose names are
+    ignored by now, for they are not deleted. Raises `SnapshotError`, `GitError`, `OSError`.
+    """
     name, until = FolderName(owner, worktree.folder), time.monotonic() + SNAPSHOT_SECONDS
-    tree = snapshots.take(name, limits, until, [ref]).tree
     with snapshots.git.reader() as reader:
+        had = [each.path for each in differences(reader, "", worktree.base)]
+        tree = snapshots.take_with(name, limits, until, ref, had).tree
         return Done(differences(reader, worktree.base, tree), tree)
 
 
@@ -73,7 +76,7 @@ def merge(
     if not paths:
         return Merged([], done.tree, "")
     until = time.monotonic() + SNAPSHOT_SECONDS
-    kept = snapshots.take_with(FolderName(owner, worktree.source), limits, until, ref, paths)
+    kept = snapshots.take_with(FolderName(owner, worktree.source), limits, until, ref, paths).tree
     with own.git.reader() as mine, snapshots.git.reader() as theirs:
         merging = _Merging(own, mine, theirs)
         changes = [*merging.changes(done.changes, entries_at(theirs, kept, paths))]

@@ -36,7 +36,7 @@ class NoRepositoryError(Exception):
 
 
 class BranchExistsError(Exception):
-    """The repository has a branch of this name."""
+    """The repository has a branch of this name, or will have it with its first commit."""
 
 
 def make_repository(program: str, source: GitDirectory, tree: str, folder: str, exclude: bytes) -> None:
@@ -108,7 +108,8 @@ def commit_to_branch(
     with temporary_folder("index", objects.path) as (own, _):
         more = {**_AUTHOR, "GIT_INDEX_FILE": os.path.join(own, "index")}
         git = GitDirectory(program, path, more)
-        if _is_taken(git, f"refs/heads/{branch}"):
+        ref = f"refs/heads/{branch}"
+        if _told(git, "symbolic-ref", "-q", "HEAD") == ref or _is_taken(git, ref):
             raise BranchExistsError
         head = _head_of(git)
         contents = {each.after.digest.hex() for each in changes if each.after is not None}
@@ -120,14 +121,15 @@ def commit_to_branch(
         tree = git.run("write-tree").decode().strip()
         parents = ["-p", head] if head else []
         commit = git.run("commit-tree", tree, *parents, given=message.encode() + b"\n").decode().strip()
-        git.run("update-ref", "--no-deref", f"refs/heads/{branch}", commit, NO_OBJECT)
+        git.run("update-ref", "--no-deref", ref, commit, NO_OBJECT)
     return commit
 
 
 def _is_whole_repository(path: Path, branch: str) -> bool:
     """Whether all that a branch needs is in this folder: neither it nor a part of it leads to another one."""
-    written = ("objects/pack", f"refs/heads/{branch}", f"logs/refs/heads/{branch}")
-    leads_away = any(os.path.realpath(path / name) != str(path / name) for name in written)
+    written = [path / name for name in (f"refs/heads/{branch}", "logs/HEAD", f"logs/refs/heads/{branch}")]
+    written += [path / "objects", *path.glob("objects/??"), path / "objects/pack"]
+    leads_away = any(os.path.realpath(each) != str(each) for each in written)
     return path.is_dir() and not leads_away and not os.path.lexists(path / "commondir")
 
 
@@ -139,10 +141,18 @@ def _is_taken(git: GitDirectory, ref: str) -> bool:
 
 
 def _head_of(git: GitDirectory) -> str:
-    """Returns the commit that is checked out; empty if there is none yet."""
+    """Returns the commit that is checked out; empty if there is none yet. Raises `GitError` if it is missing."""
+    head = _told(git, "rev-parse", "--verify", "-q", "HEAD")
+    return head and git.run("rev-parse", "--verify", f"{head}^{{commit}}").decode().strip()
+
+
+def _told(git: GitDirectory, *arguments: str) -> str:
+    """Returns what a git command tells; empty if it ends with 1, which says that there is nothing."""
     try:
-        return git.run("rev-parse", "--verify", "-q", "HEAD^{commit}").decode().strip()
-    except GitError:
+        return git.run(*arguments).decode().strip()
+    except GitError as error:
+        if error.status != 1:
+            raise
         return ""
 
 

@@ -60,7 +60,7 @@ def revert(
         ref = ref_of(files.turn, f"overwritten-{time.time_ns()}")
         kept = own.take_with(
             FolderName(owner, files.folder), limits, time.monotonic() + SNAPSHOT_SECONDS, ref, paths
-        )
+        ).tree
         with own.git.reader() as there:
             found = entries_at(there, kept, paths)
             lost = [path for path, entry in found.items() if not entry.is_kept]

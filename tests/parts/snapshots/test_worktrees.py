@@ -123,6 +123,26 @@ async def test_the_work_in_a_worktree_comes_back_into_the_workspace(tmp_path: Pa
         assert files_in(folder) == {"a": "by its user", "new/b": "3", "c": "4"}
 
 
+async def test_a_file_whose_name_is_ignored_by_now_is_merged_and_not_deleted(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        (folder / "built").mkdir()
+        for name in ("config", "built/kept", "built/gone"):
+            (folder / name).write_text("1")
+        worker = await in_worktree(client, folder)
+
+        def work() -> None:
+            (worker.folder / ".gitignore").write_text("config\nbuilt\n")
+            (worker.folder / "config").write_text("2")
+            (worker.folder / "built" / "gone").unlink()
+            (worker.folder / "built" / "new").write_text("3")
+
+        await worker.turn(work)
+        assert (await merge(worker)).body["paths"] == [".gitignore", "built/gone", "config"]
+        assert files_in(folder) == {".gitignore": "config\nbuilt\n", "config": "2", "built/kept": "1"}
+        await worker.turn(lambda: (worker.folder / "config").write_text("3"))
+        assert (await merge(worker)).body["paths"] == ["config"]
+
+
 async def test_two_sessions_at_once_change_one_file_in_other_lines(tmp_path: Path) -> None:
     async with snapshot_proxy(tmp_path) as (client, folder):
         (folder / "f").write_text(TEN)
@@ -265,8 +285,36 @@ async def test_a_branch_is_made_in_no_other_repository(tmp_path: Path) -> None:
         (folder / ".git" / "refs" / "heads").rmdir()
         (folder / ".git" / "refs" / "heads").symlink_to(other / ".git" / "refs" / "heads")
         refused.append(await merge(worker, branch="b"))
-        assert [(each.status, each.error["param"]) for each in refused] == [(409, "branch")] * 5
-        assert git(other, "branch") == ""
+        (folder / ".git" / "refs" / "heads").unlink()
+        (folder / ".git" / "refs" / "heads").mkdir()
+        for name in ("logs/HEAD", "objects/ab"):
+            link = folder / ".git" / name
+            link.parent.mkdir(exist_ok=True)
+            link.symlink_to(other)
+            refused.append(await merge(worker, branch="b"))
+            link.unlink()
+        git(folder, "symbolic-ref", "HEAD", "refs/heads/b")
+        refused.append(await merge(worker, branch="b"))
+        assert [(each.status, each.error["param"]) for each in refused] == [(409, "branch")] * 8
+        assert git(other, "branch") == git(folder, "branch") == ""
+
+
+async def test_no_program_that_a_repository_names_for_its_missing_objects_runs(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        git(folder, "init", "-q", "-b", "main")
+        ran = tmp_path / "ran"
+        (folder / "a").write_text("1")
+        worker = await in_worktree(client, folder)
+        await worker.turn(lambda: (worker.folder / "a").write_text("2"))
+        git(folder, "config", "core.repositoryFormatVersion", "1")
+        git(folder, "config", "extensions.partialClone", "origin")
+        git(folder, "config", "remote.origin.promisor", "true")
+        git(folder, "config", "remote.origin.url", f"ext::touch {ran}")
+        git(folder, "config", "protocol.ext.allow", "always")
+        (folder / ".git" / "refs" / "heads" / "main").write_text("1" * 40 + "\n")
+        answer = await merge(worker, branch="x")
+        assert (answer.status, ran.exists()) == (500, False), answer.text
+        assert not (folder / ".git" / "refs" / "heads" / "x").exists()
 
 
 async def test_a_key_without_the_right_makes_no_worktree_and_merges_nothing(tmp_path: Path) -> None:
