@@ -41,6 +41,8 @@ class Workspace(msgspec.Struct, frozen=True):
     """The folder, without links, below which turns may work, too: the server makes folders there for this client
     alone. Empty: there is none.
     """
+    own_folders: str = ""
+    """Where such folders of all clients are, also a path without links: no turn works in that of another client."""
 
 
 class KeySource(Protocol):
@@ -149,9 +151,12 @@ class Clients:
     def _with_own_folder(self, client: Client) -> Client:
         if not self._own_root:
             return client
-        name = hashlib.sha256(client.name.encode()).hexdigest()[:16]
-        own = os.path.join(self._own_root, name)
-        return replace(client, workspace=replace(client.workspace, own=own))
+        own = os.path.join(self._own_root, hashlib.sha256(client.name.encode()).hexdigest()[:16])
+        # Commands of a turn above could change them all.
+        above = ProtectedPath("the folder of all worktrees", self._own_root, whole=False)
+        protected = tuple(dict.fromkeys((*client.workspace.protected, above)))
+        workspace = replace(client.workspace, own=own, own_folders=self._own_root, protected=protected)
+        return replace(client, workspace=workspace)
 
     @property
     def keys_required(self) -> bool:
@@ -293,8 +298,8 @@ def resolve_workdir(turn: Turn, field: str | None, workspace: Workspace) -> Turn
         folder.encode()
     except ValueError:  # a NUL, half of a surrogate pair, or a name that is not UTF-8
         raise _no_folder(field) from None
-    is_own = workspace.own != "" and is_inside(folder, workspace.own)
-    if not (is_own or _is_inside(folder, workspace.roots)):
+    is_of_a_client = workspace.own != "" and is_inside(folder, workspace.own_folders)
+    if not _is_inside(folder, (workspace.own,) if is_of_a_client else workspace.roots):
         raise bad_request(
             f"{field} names a folder outside of this server's workspaces. The operator can "
             "allow it in PROXY_WORKDIR_ROOTS.",

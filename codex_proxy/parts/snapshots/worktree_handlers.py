@@ -138,7 +138,9 @@ class _Merging:
             message = f"{self._worktree.source} is not the root of a git repository of its own."
             raise Fault(Failure(FaultKind.CONFLICT, message, param="branch")) from None
         except BranchExistsError:
-            message = "The repository has or will have such a branch, or has one in its way: give another name."
+            message = (
+                "The repository has or will have such a branch, or has one in its way: give another name."
+            )
             raise Fault(Failure(FaultKind.CONFLICT, message, param="branch")) from None
         except SnapshotError as error:
             raise conflict(f"The files cannot be read: {error}.") from None

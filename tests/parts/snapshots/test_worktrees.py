@@ -344,6 +344,26 @@ async def test_a_key_without_the_right_makes_no_worktree_and_merges_nothing(tmp_
         assert files_in(folder) == {}
 
 
+async def test_no_key_works_in_the_worktrees_of_another_one_whatever_its_roots_are(tmp_path: Path) -> None:
+    (tmp_path / "work" / "in").mkdir(parents=True)
+    write_keys(tmp_path, one={}, other={})
+    worktrees = tmp_path / "work" / "trees"
+    async with snapshot_proxy(tmp_path, worktrees=worktrees) as (client, folder):
+        one, other = (AgentsClient(client.proxy, key_of(name)) for name in ("one", "other"))
+        worker = await in_worktree(one, folder / "in")
+        assert worker.folder.is_relative_to(worktrees)
+        await worker.turn(lambda: (worker.folder / "a").write_text("1"))
+        for asked, sandbox in (
+            (worker.folder, "workspace-write"),
+            (worker.folder, "read-only"),
+            (worker.folder.parent.parent, "read-only"),
+            (folder, "workspace-write"),
+        ):
+            body = {"environment": hosted(asked), "agent": AGENT, "input": "Hello."}
+            answer = await other.ask("POST", "/sessions", body, headers={"X-Codex-Sandbox": sandbox})
+            assert (answer.status, answer.error["param"]) == (400, "environment.workspace_directory"), asked
+
+
 async def test_a_fork_shares_the_worktree_until_both_are_deleted(tmp_path: Path) -> None:
     async with snapshot_proxy(tmp_path) as (client, folder):
         (folder / "a").write_text("1")
