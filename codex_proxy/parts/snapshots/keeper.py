@@ -258,9 +258,11 @@ class Keeper:
         """Whether a turn that may write works in the folder, above it or below it, or this server writes there."""
         return self._writers.is_anyone_in(folder)
 
-    async def write_in(self, folder: str, work: Callable[[], R]) -> R:
-        """Does `work`, which writes in a folder, in a thread. Turns that begin there meanwhile wait, within a bound."""
-        return await self._writers.write(folder, work)
+    async def write_in(self, folder: str, work: Callable[[], R], *others: str) -> R:
+        """Does `work`, which writes in a folder, in a thread. Turns that begin there meanwhile wait, within a bound, as
+        those in `others`, which must stay as they are meanwhile.
+        """
+        return await self._writers.write((folder, *others), work)
 
     async def files(self, owner: str, turn: str) -> TurnFiles | None:
         """Returns what is kept of a turn, if anything; waits for a snapshot that is being made."""

@@ -4,6 +4,7 @@ CONFLICT, NOT_ALLOWED for a key that may not write. Source: docs/snapshots.md#wo
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Sequence
@@ -36,7 +37,7 @@ from codex_proxy.parts.snapshots.repositories import (
 )
 from codex_proxy.parts.snapshots.threads import in_thread
 from codex_proxy.parts.snapshots.walk import SnapshotError
-from codex_proxy.parts.snapshots.worktrees import FIELD, ref_of
+from codex_proxy.parts.snapshots.worktrees import FIELD, ref_of, worktrees_in
 from codex_proxy.store.health import require_store, store_errors_as_faults
 from codex_proxy.store.values import NotStored
 
@@ -69,24 +70,20 @@ async def merge_session(request: web.Request) -> web.Response:
     if branch is not None and not is_branch_name(branch):
         raise bad_request("'branch' must be a name that a branch of git can have, in ASCII.", "branch")
     (sessions, owner), id = sessions_at(request), id_in(request)
-    async with sessions.changing(owner, f"{id}/merge"):
-        session, worktree = await _worktree(request)
-        await request.app[KEEPER].rest(worktree.folder)
-        await request.app[KEEPER].rest(worktree.source)
-        session = await sessions.session(owner, id)
-        _check(request, session, worktree)
-        merging = _Merging(request, session, worktree)
-        merged, commit = await merging.do(branch, given.message or f"Session {session.id}")
-    log.info("session_merged", session=session.id, files=len(merged.paths), branch=branch is not None)
-    answer = wire.SessionMerged(
-        object="session.merged",
-        session_id=session.id,
-        source=worktree.source,
-        paths=shown_paths(tuple(merged.paths), MAX_REVERTED),
-        branch=branch if commit else None,
-        commit=commit or None,
-        kept=merged.kept or None,
-    )
+    _, worktree = await _worktree(request)
+    told: list[wire.SessionMerged] = []
+
+    async def work() -> None:
+        # Several sessions may work in one folder: what is merged is merged for all of them.
+        async with sessions.changing(owner, f"{worktree.folder}/merge"):
+            await request.app[KEEPER].rest(worktree.folder)
+            await request.app[KEEPER].rest(worktree.source)
+            session, now = await _worktree(request)
+            _check(request, session, now)
+            told.append(await _Merging(request, session, now).do(branch, given.message or f"Session {id}"))
+
+    await sessions.run(work())
+    [answer] = told
     return json_response(answer)
 
 
@@ -125,17 +122,35 @@ class _Merging:
     def _snapshots_of(self, folder: str) -> FolderSnapshots:
         return self._keeper.snapshots_of(FolderName(self._owner, folder).place)
 
-    async def do(self, branch: str | None, message: str) -> tuple[Merged, str]:
-        """Merges into the folder, or into a branch. Returns what was done, and the commit of the branch."""
+    async def do(self, branch: str | None, message: str) -> wire.SessionMerged:
+        """Merges into the folder, or into a branch. Returns what was done."""
+        merged, commit = await self._merged(branch, message)
+        log.info(
+            "session_merged", session=self._session.id, files=len(merged.paths), branch=branch is not None
+        )
+        return wire.SessionMerged(
+            object="session.merged",
+            session_id=self._session.id,
+            source=self._worktree.source,
+            paths=shown_paths(tuple(merged.paths), MAX_REVERTED),
+            branch=branch if commit else None,
+            commit=commit or None,
+            kept=merged.kept or None,
+        )
+
+    async def _merged(self, branch: str | None, message: str) -> tuple[Merged, str]:
+        """Returns also the commit of the branch."""
+        worktree = self._worktree
         try:
             if branch is None:
                 merged, commit = await self._into_folder(), ""
             else:
-                merged, commit = await in_thread(lambda: self._into_branch(branch, message))
+                work = partial(self._into_branch, branch, message)
+                merged, commit = await self._keeper.write_in(worktree.source, work, worktree.folder)
         except MergeConflictError as error:
-            raise _conflicts(error.paths, self._worktree.source) from None
+            raise _conflicts(error.paths, worktree.source) from None
         except NoRepositoryError:
-            message = f"{self._worktree.source} is not the root of a git repository of its own."
+            message = f"{worktree.source} is not the root of a git repository of its own."
             raise Fault(Failure(FaultKind.CONFLICT, message, param="branch")) from None
         except BranchExistsError:
             message = (
@@ -150,25 +165,30 @@ class _Merging:
         return merged, commit
 
     async def _into_folder(self) -> Merged:
-        session, limits = self._session.id, self._keeper.limits
-        ref, there = ref_of(session, f"merged-{time.time_ns()}"), self._snapshots_of(self._worktree.source)
+        session, limits, worktree = self._session.id, self._keeper.limits, self._worktree
+        which, there = f"merged-{time.time_ns()}", self._snapshots_of(worktree.source)
 
         def work() -> Merged:
-            done = work_in(self._own, limits, self._owner, self._worktree, ref)
+            done = work_in(self._own, limits, self._owner, worktree, ref_of(session, which))
             before = ref_of(session, "before-merge")
-            return merge(self._own, there, limits, self._owner, self._worktree, done, before)
+            return merge(self._own, there, limits, self._owner, worktree, done, before)
 
-        merged = await self._keeper.write_in(self._worktree.source, work)
-        record = replace(self._worktree, base=merged.tree).record(self._now)
-        try:
-            with store_errors_as_faults():
-                await self._store.write_records(self._owner, [record])
-        except NotStored:
-            return merged  # the session was deleted meanwhile
-        refs = await in_thread(lambda: self._own.git.refs(ref_of(session, "")))
-        old = [each for each in refs if each != ref]
-        await in_thread(partial(self._own.set_refs, dict.fromkeys(old)))
+        merged = await self._keeper.write_in(worktree.source, work, worktree.folder)
+        with store_errors_as_faults():
+            await self._note_base(merged.tree, which)
         return merged
+
+    async def _note_base(self, tree: str, which: str) -> None:
+        """Makes a tree, which such a ref keeps, the one from which on all sessions in the worktree are merged."""
+        sharing = await worktrees_in(self._store, self._own, FolderName(self._owner, self._worktree.folder))
+        kept = {ref_of(each.session, which): tree for each in sharing}
+        old = [await in_thread(partial(self._own.git.refs, ref_of(each.session, ""))) for each in sharing]
+        await in_thread(partial(self._own.set_refs, kept))
+        for each in sharing:
+            with contextlib.suppress(NotStored):  # the session was deleted meanwhile
+                await self._store.write_records(self._owner, [replace(each, base=tree).record(self._now)])
+        lost = {ref: None for refs in old for ref in refs if ref not in kept}
+        await in_thread(partial(self._own.set_refs, lost))
 
     def _into_branch(self, branch: str, message: str) -> tuple[Merged, str]:
         ref = ref_of(self._session.id, "in-branch")

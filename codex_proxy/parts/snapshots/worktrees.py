@@ -25,7 +25,7 @@ from codex_proxy.files.private import make_folder
 from codex_proxy.parts.sessions.commands import conflict
 from codex_proxy.parts.sessions.files_of_turns import NewWorktree
 from codex_proxy.parts.sessions.sessions import Session
-from codex_proxy.parts.snapshots.folders import FolderName, names_in
+from codex_proxy.parts.snapshots.folders import FolderName, FolderSnapshots, names_in
 from codex_proxy.parts.snapshots.forking import check_may_write, write_tree
 from codex_proxy.parts.snapshots.git import GitError
 from codex_proxy.parts.snapshots.keeper import REF_OF_WORKTREES, SNAPSHOT_SECONDS, Keeper
@@ -124,10 +124,17 @@ class SessionWorktrees:
         return there
 
     async def _is_wanted(self, place: str, name: FolderName) -> bool:
-        refs = await in_thread(partial(self._keeper.snapshots_of(place).git.refs, REF_OF_WORKTREES))
-        sessions = {ref.removeprefix(REF_OF_WORKTREES).partition("/")[0] for ref in refs}
-        found = [await worktree_of(self._store, name.owner, session) for session in sessions]
-        return any(each is not None and each.folder == name.folder for each in found)
+        return bool(await worktrees_in(self._store, self._keeper.snapshots_of(place), name))
+
+
+async def worktrees_in(store: Store, snapshots: FolderSnapshots, name: FolderName) -> list[Worktree]:
+    """Returns the worktrees of all sessions that work in a folder, of which these are the snapshots: a session and its
+    forks share it.
+    """
+    refs = await in_thread(partial(snapshots.git.refs, REF_OF_WORKTREES))
+    sessions = {ref.removeprefix(REF_OF_WORKTREES).partition("/")[0] for ref in refs}
+    found = [await worktree_of(store, name.owner, session) for session in sorted(sessions)]
+    return [each for each in found if each is not None and each.folder == name.folder]
 
 
 def ref_of(session: str, which: str) -> str:

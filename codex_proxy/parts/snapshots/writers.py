@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from codex_proxy.parts.snapshots.threads import in_thread
@@ -26,7 +26,7 @@ class Writers:
     def __init__(self) -> None:
         # A turn that never begins is forgotten with its object.
         self._writers: weakref.WeakSet[Writer] = weakref.WeakSet()
-        self._own: dict[asyncio.Future[None], Writer] = {}
+        self._own: dict[asyncio.Future[None], list[Writer]] = {}
         """What this server writes, each until its future is done."""
 
     def add(self, writer: Writer) -> None:
@@ -48,18 +48,19 @@ class Writers:
         """Whether anyone writes in the folder, above it or below it."""
         return any(overlap(writer.folder, folder) for writer in self._writers)
 
-    async def write(self, folder: str, work: Callable[[], R]) -> R:
-        """Does `work`, which writes in a folder, in a thread: to its end, also if nobody waits for it any more. Returns
+    async def write(self, folders: Sequence[str], work: Callable[[], R]) -> R:
+        """Does `work`, which writes in folders, in a thread: to its end, also if nobody waits for it any more. Returns
         or raises what it does. No other task runs before it is known as a writer.
         """
-        writer = Writer(folder)
-        self.add(writer)
+        writers = [Writer(folder) for folder in folders]
+        for writer in writers:
+            self.add(writer)
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._own[ended] = writer
+        self._own[ended] = writers
 
         def on_done(_: asyncio.Future[R]) -> None:
-            self.remove(writer)
-            del self._own[ended]
+            for writer in self._own.pop(ended):
+                self.remove(writer)
             ended.set_result(None)
 
         doing = in_thread(work)
@@ -68,7 +69,11 @@ class Writers:
 
     def own_in(self, folder: str) -> set[asyncio.Future[None]]:
         """Returns what is done when this server writes no more in the folder, above it or below it."""
-        return {ended for ended, writer in self._own.items() if overlap(writer.folder, folder)}
+        return {
+            ended
+            for ended, writers in self._own.items()
+            if any(overlap(writer.folder, folder) for writer in writers)
+        }
 
 
 def overlap(one: str, other: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from tests.commands.chatting import terminal
 from tests.http.serving import Answer
 from tests.parts.sessions.driving import AGENT, AgentsClient
 from tests.parts.snapshots.working import Worker, snapshot_proxy
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 ON = {"X-Codex-Worktree": "true"}
 TEN = "".join(f"line {number}\n" for number in range(10))
@@ -211,6 +212,33 @@ async def test_a_file_that_changes_while_it_is_merged_is_a_conflict(
         assert (answer.status, (folder / "a").read_text()) == (409, "by its user")
 
 
+async def test_a_client_that_leaves_does_not_end_a_merge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        (folder / "a").write_text("1")
+        worker = await in_worktree(client, folder)
+        await worker.turn(lambda: (worker.folder / "a").write_text("2"))
+        began, going = threading.Event(), threading.Event()
+
+        def write(*given: Any) -> list[bytes]:
+            began.set()
+            going.wait(PATIENCE)
+            return write_changes(*given)
+
+        monkeypatch.setattr(merging, "write_changes", write)
+        leaving = asyncio.create_task(merge(worker))
+        await eventually(began.is_set)
+        leaving.cancel()
+        keeper = client.proxy.app[KEEPER]
+        assert keeper.is_working_in(str(folder))
+        assert keeper.is_working_in(str(worker.folder))
+        assert (await client.ask("GET", f"/sessions/{worker.session}/worktree")).status == 200
+        going.set()
+        assert (await merge(worker)).body["paths"] == []
+        assert (folder / "a").read_text() == "2"
+
+
 async def test_work_becomes_a_branch_of_the_repository_and_nothing_else_there_changes(tmp_path: Path) -> None:
     async with snapshot_proxy(tmp_path) as (client, folder):
         git(folder, "init", "-q", "-b", "main")
@@ -380,14 +408,17 @@ async def test_a_fork_shares_the_worktree_until_both_are_deleted(tmp_path: Path)
                 await keeper.prune()
                 await worktrees.prune()
 
+        assert (await merge(worker)).body["paths"] == ["a"]
+        assert (await merge(fork)).body["paths"] == []
+        await fork.turn(lambda: (worker.folder / "a").write_text("3"))
         await client.delete(f"/sessions/{worker.session}")
         await prune()
         assert (await merge(fork)).body["paths"] == ["a"]
-        assert (folder / "a").read_text() == "2"
+        assert (folder / "a").read_text() == "3"
         await client.delete(f"/sessions/{fork.session}")
         await prune()
         assert not worker.folder.exists()
-        assert files_in(folder) == {"a": "2"}
+        assert files_in(folder) == {"a": "3"}
 
 
 async def test_a_worktree_lives_on_after_a_restart(tmp_path: Path) -> None:
