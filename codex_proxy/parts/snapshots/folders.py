@@ -111,6 +111,10 @@ class FolderSnapshots:
         """Whether there is a snapshot already."""
         return (self.path / "known").exists()
 
+    def has(self, tree: str) -> bool:
+        """Whether a ref keeps this tree here."""
+        return self.is_known() and tree in self.git.refs().values()
+
     def tidy(self) -> None:
         """Makes one pack of many. Snapshots of the folder wait meanwhile."""
         if self.git.packs > MANY_PACKS:

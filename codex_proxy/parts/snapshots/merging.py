@@ -16,7 +16,7 @@ from codex_proxy.parts.snapshots.git import ObjectReader
 from codex_proxy.parts.snapshots.keeper import SNAPSHOT_SECONDS
 from codex_proxy.parts.snapshots.objects import TreeEntry
 from codex_proxy.parts.snapshots.records import Worktree
-from codex_proxy.parts.snapshots.walk import Limits
+from codex_proxy.parts.snapshots.walk import Limits, SnapshotError
 
 MAX_MERGED_FILE: Final = 4 << 20
 """The largest file whose lines are merged, in bytes."""
@@ -52,6 +52,8 @@ def work_in(snapshots: FolderSnapshots, limits: Limits, owner: str, worktree: Wo
     """Returns what was done in a worktree, whose files the ref keeps: also with those that it had and whose names are
     ignored by now, for they are not deleted. Raises `SnapshotError`, `GitError`, `OSError`.
     """
+    if not snapshots.has(worktree.base):
+        raise SnapshotError("the worktree was made at another machine, which alone can merge it")
     name, until = FolderName(owner, worktree.folder), time.monotonic() + SNAPSHOT_SECONDS
     with snapshots.git.reader() as reader:
         had = [each.path for each in differences(reader, "", worktree.base)]

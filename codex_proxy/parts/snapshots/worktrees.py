@@ -57,7 +57,8 @@ class SessionWorktrees:
         asked = Turn(model="", history=(), workdir=session.environment["workspace_directory"])
         source = resolve_workdir(asked, FIELD, client.workspace).workdir
         check_may_write(session, client, source, FIELD)
-        folder = os.path.join(client.workspace.own, _name_for(source))
+        machine = await in_thread(partial(_machine_of, self._keeper.root))
+        folder = os.path.join(client.workspace.own, _name_for(source, machine))
         try:
             try:
                 base = await self._copy(client, session, source, folder)
@@ -116,7 +117,9 @@ class SessionWorktrees:
             log.warning("worktrees_not_pruned", reason=str(error))
 
     async def _find_lost(self) -> set[str]:
-        paths = await in_thread(lambda: [*Path(self._root).glob("*/*")])
+        # Other machines with the same store may have theirs here, too.
+        machine = await in_thread(partial(_machine_of, self._keeper.root))
+        paths = await in_thread(lambda: [*Path(self._root).glob(f"*/*-{machine}")])
         there = {str(path) for path in paths}
         for place, name in await in_thread(partial(names_in, self._keeper.root)):
             if name.folder in there and await self._is_wanted(place, name):
@@ -141,7 +144,18 @@ def ref_of(session: str, which: str) -> str:
     return f"{REF_OF_WORKTREES}{session}/{which}"
 
 
-def _name_for(source: str) -> str:
-    """Returns the name of a new worktree: of the folder's name, which people and agents know."""
+def _machine_of(root: Path) -> str:
+    """Returns a random name of the machine whose snapshots are in a folder. It is kept there as a link, which is made
+    at once with its content.
+    """
+    link = root / "machine"
+    make_folder(root)
+    with contextlib.suppress(FileExistsError):
+        link.symlink_to(secrets.token_hex(4))
+    return os.readlink(link)
+
+
+def _name_for(source: str, machine: str) -> str:
+    """Returns the name of a new worktree: of the folder's name, which people and agents know, and of the machine."""
     name = _NO_NAME.sub("-", os.path.basename(source))[:_MAX_NAME].strip("-")
-    return f"{name or 'files'}-{secrets.token_hex(6)}"
+    return f"{name or 'files'}-{secrets.token_hex(6)}-{machine}"

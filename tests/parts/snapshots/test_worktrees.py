@@ -439,6 +439,26 @@ async def test_a_worktree_lives_on_after_a_restart(tmp_path: Path) -> None:
         assert (await merge(worker)).body["paths"] == ["a", "b"]
 
 
+async def test_another_machine_with_the_same_store_leaves_a_worktree_alone(tmp_path: Path) -> None:
+    shared = {"store": str(tmp_path / "store" / "s.sqlite3"), "worktrees": tmp_path / "trees"}
+    (tmp_path / "store").mkdir()
+    async with snapshot_proxy(tmp_path, **shared) as (client, folder):
+        worker = await in_worktree(client, folder)
+        await worker.turn(lambda: (worker.folder / "a").write_text("1"))
+    async with snapshot_proxy(tmp_path, **shared, state_dir=tmp_path / "other") as (client, _):
+        worker.client = client
+        answer = await merge(worker)
+        assert (answer.status, "another machine" in answer.error["message"]) == (409, True)
+        worktrees = client.proxy.app[WORKTREES]
+        assert isinstance(worktrees, SessionWorktrees)
+        for _ in range(3):
+            await worktrees.prune()
+        assert files_in(worker.folder) == {"a": "1"}
+    async with snapshot_proxy(tmp_path, **shared) as (client, folder):
+        worker.client = client
+        assert (await merge(worker)).body["paths"] == ["a"]
+
+
 async def test_a_workspace_that_is_gone_is_told_and_the_work_stays(tmp_path: Path) -> None:
     async with snapshot_proxy(tmp_path) as (client, folder):
         inner = folder / "inner"
