@@ -90,6 +90,8 @@ async def merge(chat: FilesChat, branch: str) -> None:
         place = f"the branch {done['branch']} of {place}"
     count = "One file is" if len(paths) == 1 else f"{len(paths)} files are"
     chat.say(f"{count} merged into {place}: {named(paths)}" if paths else "There is nothing to merge.")
+    if done["left_out"]:
+        chat.say(f"Not merged, only in {worktree['folder']}: {named(done['left_out'])}")
 
 
 def absolute(folder: str) -> str:

@@ -44,22 +44,26 @@ export function filesMenu(summaryOf) {
   return menu;
 }
 
+/** Paths in a sentence, the first of many. */
+const namedPaths = (paths) => `${paths.slice(0, NAMED).map((each) => shown(each, 200)).join(", ")}${paths.length > NAMED ? ` and ${paths.length - NAMED} more` : ""}`;
+
 /** What brings the work in a session's worktree back; nothing if it has none. */
 async function mergeFrom(id) {
   const path = `/v1/agents/sessions/${encodeURIComponent(id)}`;
   const found = await json(`${path}/worktree`, { headers: BETA }).catch((error) => error);
   if (found instanceof Error) return found.status === 404 ? [] : [trouble(found)];
-  const { folder, source, repository } = found;
+  const { folder, source, repository, left_out: missing } = found;
   const below = h("div", { role: "status" });
-  const merge = (body) => json(`${path}/merge`, { headers: BETA, body }).then(({ paths, branch }) => below.replaceChildren(
+  const merge = (body) => json(`${path}/merge`, { headers: BETA, body }).then(({ paths, branch, left_out: left }) => below.replaceChildren(
     h("p", {}, paths.length ? `${paths.length === 1 ? "One file is" : `${count(paths.length)} files are`} merged into ${branch ? `the branch ${shown(branch, 200)}` : shown(source, 500)}.`
-      : "There is nothing to merge.")), (error) => below.replaceChildren(trouble(error)));
+      : "There is nothing to merge."),
+    left.length ? h("p", {}, `Not merged, only in the worktree: ${namedPaths(left)}.`) : ""), (error) => below.replaceChildren(trouble(error)));
   const branch = h("input", { "aria-label": "New branch", placeholder: "New branch", spellcheck: "false" });
   const onsubmit = (event) => {
     event.preventDefault();
     merge({ branch: branch.value.trim() });
   };
-  return [h("p", { class: "soft" }, `This session works in ${shown(folder, 500)}, a copy of ${shown(source, 500)}.`),
+  return [h("p", { class: "soft" }, `This session works in ${shown(folder, 500)}, a copy of ${shown(source, 500)}.${missing.length ? ` It began without ${namedPaths(missing)}.` : ""}`),
     h("div", { class: "row" }, h("button", { type: "button", class: "main", onclick: () => merge({}) }, "Merge"),
       repository && h("form", { class: "row", onsubmit }, branch, h("button", {}, "Merge into a branch"))), below];
 }
@@ -164,11 +168,10 @@ function lineOf({ data, truncated }) {
 
 /** What is to be known of a turn's changes besides them. */
 function notesOf({ others_wrote: others, newly_ignored: ignored, left_out: left, truncated }) {
-  const named = (paths) => `${paths.slice(0, NAMED).map((each) => shown(each, 200)).join(", ")}${paths.length > NAMED ? ` and ${paths.length - NAMED} more` : ""}`;
   return [
     others && "Another turn wrote in this folder meanwhile: some of the changes may be its.",
-    ignored?.length && `Ignored from now on, and kept no more: ${named(ignored)}`,
-    left?.length && `Not kept, and not taken back: ${named(left)}`,
+    ignored?.length && `Ignored from now on, and kept no more: ${namedPaths(ignored)}`,
+    left?.length && `Not kept, and not taken back: ${namedPaths(left)}`,
     truncated && "There is more than is shown here.",
   ].filter(Boolean).map((words) => h("p", { class: "soft" }, words));
 }

@@ -33,10 +33,11 @@ class MergeConflictError(Exception):
 
 
 class Done(NamedTuple):
-    """What a worktree has changed. `tree`: its files now."""
+    """What a worktree has changed. `tree`: its files now, without those that are `left_out`."""
 
     changes: list[Difference]
     tree: str
+    left_out: list[bytes]
 
 
 class Merged(NamedTuple):
@@ -46,6 +47,8 @@ class Merged(NamedTuple):
     """The worktree's files now."""
     kept: str
     """The tree with the folder's files from before; empty if nothing was written."""
+    left_out: list[bytes]
+    """What is in the worktree and cannot be merged: too large, not to be read, or neither a file nor a link."""
 
 
 def work_in(snapshots: FolderSnapshots, limits: Limits, owner: str, worktree: Worktree, ref: str) -> Done:
@@ -57,8 +60,8 @@ def work_in(snapshots: FolderSnapshots, limits: Limits, owner: str, worktree: Wo
     name, until = FolderName(owner, worktree.folder), time.monotonic() + SNAPSHOT_SECONDS
     with snapshots.git.reader() as reader:
         had = [each.path for each in differences(reader, "", worktree.base)]
-        tree = snapshots.take_with(name, limits, until, ref, had).tree
-        return Done(differences(reader, worktree.base, tree), tree)
+        kept = snapshots.take_with(name, limits, until, ref, had)
+        return Done(differences(reader, worktree.base, kept.tree), kept.tree, kept.not_kept)
 
 
 def merge(
@@ -76,7 +79,7 @@ def merge(
     """
     paths = [each.path for each in done.changes]
     if not paths:
-        return Merged([], done.tree, "")
+        return Merged([], done.tree, "", done.left_out)
     until = time.monotonic() + SNAPSHOT_SECONDS
     kept = snapshots.take_with(FolderName(owner, worktree.source), limits, until, ref, paths).tree
     with own.git.reader() as mine, snapshots.git.reader() as theirs:
@@ -87,7 +90,7 @@ def merge(
         differing = write_changes(worktree.source, changes, merging.content_of)
     if differing:
         raise MergeConflictError(differing)
-    return Merged(paths, done.tree, kept)
+    return Merged(paths, done.tree, kept, done.left_out)
 
 
 class _Merging:

@@ -65,6 +65,8 @@ class Worktree(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     """The folder whose files it had in the beginning. Both are absolute paths without links."""
     base: str
+    left_out: tuple[bytes, ...] = ()
+    """Paths of the folder's files that it did not get: too large, not to be read, or neither a file nor a link."""
 
     def record(self, now: float) -> Record:
         """Returns its record. `now`: seconds since 1970."""

@@ -61,6 +61,7 @@ class SessionWorktree(TypedDict):
     folder: str
     source: str
     repository: bool
+    left_out: list[str]
 
 
 class SessionMerged(TypedDict):
@@ -71,6 +72,7 @@ class SessionMerged(TypedDict):
     branch: str | None
     commit: str | None
     kept: str | None
+    left_out: list[str]
 
 
 class MergeBody(RequestModel, extra="allow"):

@@ -55,6 +55,7 @@ async def retrieve_session_worktree(request: web.Request) -> web.Response:
         folder=worktree.folder,
         source=worktree.source,
         repository=await in_thread(lambda: os.path.isdir(os.path.join(worktree.source, ".git"))),
+        left_out=shown_paths(worktree.left_out),
     )
     return json_response(found)
 
@@ -136,6 +137,7 @@ class _Merging:
             branch=branch if commit else None,
             commit=commit or None,
             kept=merged.kept or None,
+            left_out=shown_paths(tuple(merged.left_out)),
         )
 
     async def _merged(self, branch: str | None, message: str) -> tuple[Merged, str]:
@@ -193,7 +195,7 @@ class _Merging:
     def _into_branch(self, branch: str, message: str) -> tuple[Merged, str]:
         ref = ref_of(self._session.id, "in-branch")
         done = work_in(self._own, self._keeper.limits, self._owner, self._worktree, ref)
-        merged = Merged([each.path for each in done.changes], done.tree, "")
+        merged = Merged([each.path for each in done.changes], done.tree, "", done.left_out)
         if not done.changes:
             return merged, ""
         program, source = self._keeper.program, self._worktree.source

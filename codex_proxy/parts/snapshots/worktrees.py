@@ -61,20 +61,24 @@ class SessionWorktrees:
         folder = os.path.join(client.workspace.own, _name_for(source, machine))
         try:
             try:
-                base = await self._copy(client, session, source, folder)
+                base, left_out = await self._copy(client, session, source, folder)
             except SnapshotError as error:
                 raise conflict(f"The files of the folder cannot be copied: {error}.") from None
             except (GitError, OSError) as error:
                 message = f"The worktree cannot be made: {error}."
                 raise Fault(Failure(FaultKind.INTERNAL, message, param=FIELD)) from error
-            worktree = Worktree(session=session.id, folder=folder, source=source, base=base)
+            worktree = Worktree(
+                session=session.id, folder=folder, source=source, base=base, left_out=tuple(left_out)
+            )
             yield NewWorktree(folder, worktree.record(session.created_at))
         except BaseException:
             await in_thread(partial(shutil.rmtree, folder, ignore_errors=True))
             raise
 
-    async def _copy(self, client: Client, session: Session, source: str, folder: str) -> str:
-        """Makes the folder with the files of another one. Returns the tree of them."""
+    async def _copy(
+        self, client: Client, session: Session, source: str, folder: str
+    ) -> tuple[str, list[bytes]]:
+        """Makes the folder with the files of another one. Returns the tree of them, and the paths without a copy."""
         keeper, name = self._keeper, FolderName(client.name, source)
         await keeper.rest(source)
         kept = await keeper.take(name, [ref_of(session.id, "copied")], SNAPSHOT_SECONDS)
@@ -90,7 +94,7 @@ class SessionWorktrees:
             FolderName(client.name, folder), [ref_of(session.id, "base")], SNAPSHOT_SECONDS
         )
         check_may_write(session, client, folder, FIELD)
-        return copy.tree
+        return copy.tree, kept.not_kept
 
     async def of_fork(self, owner: str, session: str, fork: str) -> list[Record]:
         found = await worktree_of(self._store, owner, session)

@@ -144,6 +144,25 @@ async def test_a_file_whose_name_is_ignored_by_now_is_merged_and_not_deleted(tmp
         assert (await merge(worker)).body["paths"] == ["config"]
 
 
+async def test_files_that_are_too_large_are_named_where_they_are_missing(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path, snapshot_max_file_bytes=100) as (client, folder):
+        for name in ("large", "a"):
+            (folder / name).write_text("1" * (101 if name == "large" else 1))
+        worker = await in_worktree(client, folder)
+        worktree = await client.ask("GET", f"/sessions/{worker.session}/worktree")
+        assert worktree.body["left_out"] == ["large"]
+        await worker.turn(lambda: (worker.folder / "made").write_text("2" * 101))
+        await worker.turn(lambda: (worker.folder / "a").write_text("2"))
+        merged = await merge(worker)
+        assert (merged.body["paths"], merged.body["left_out"]) == (["a"], ["made"])
+        async with terminal(client.proxy.url, tmp_path, "--resume", worker.session) as chat:
+            await chat.shows("[[fake:tool_call]]")
+            chat.type("/merge")
+            await chat.shows("Merge? y or nothing")
+            chat.type("y")
+            await chat.shows("Not merged, only in")
+
+
 async def test_two_sessions_at_once_change_one_file_in_other_lines(tmp_path: Path) -> None:
     async with snapshot_proxy(tmp_path) as (client, folder):
         (folder / "f").write_text(TEN)
