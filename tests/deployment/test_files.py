@@ -158,6 +158,9 @@ def test_the_dockerfile_copies_what_exists_and_starts_a_command_that_exists() ->
     assert (ROOT / "requirements/codex.txt").exists()
     assert any("requirements/codex.txt" in line for line in lines)
     assert 'CMD ["serve"]' in lines
+    (volumes,) = [line for line in lines if line.startswith("VOLUME ")]
+    assert '/codex-proxy"' in volumes
+    assert '/codex-proxy-worktrees"' in volumes
     assert CliRunner().invoke(main, ["serve", "--help"]).exit_code == 0
 
 

@@ -31,7 +31,8 @@ class SnapshotSettings(BaseModel):
     snapshot_max_total_bytes: int = Field(
         20 << 30,
         gt=0,
-        description="bytes of all snapshots together, above which those of the oldest turns are removed",
+        description="bytes of all snapshots together, above which those of the oldest turns are removed; folders with "
+        "worktrees count apart, and above it there are no new worktrees",
     )
     snapshot_artifacts: str = Field(
         "",

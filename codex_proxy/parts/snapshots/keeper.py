@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -300,9 +300,16 @@ class Keeper:
             log.warning("snapshots_not_pruned", reason=str(error))
 
     async def _make_room(self) -> None:
-        """Removes what is kept of the oldest turns while all snapshots together have too many bytes."""
-        while await asyncio.to_thread(self._total) > self._max_total:
-            turns = await self._turns_by_age()
+        """Removes what is kept of the oldest turns while all snapshots together have too many bytes. Folders with
+        worktrees count apart: what these need stays, and would push out the snapshots of all other folders.
+        """
+        apart = await in_thread(self._with_worktrees)
+        await self._make_room_in(lambda: apart)
+        await self._make_room_in(lambda: {place for place, _ in names_in(self.root)} - apart)
+
+    async def _make_room_in(self, places: Callable[[], set[str]]) -> None:
+        while (await in_thread(lambda: self._bytes_of(places()))) > self._max_total:
+            turns = await self._turns_by_age(await in_thread(places))
             oldest = turns[: max(1, len(turns) // SHARE_REMOVED)]
             if not oldest:
                 return
@@ -314,15 +321,30 @@ class Keeper:
             for place, refs in lost.items():
                 await in_thread(partial(self.snapshots_of(place).remove, refs))
 
-    def _total(self) -> int:
-        return sum(self.snapshots_of(place).git.size for place, _ in names_in(self.root))
+    def _bytes_of(self, places: Iterable[str]) -> int:
+        return sum(self.snapshots_of(place).git.size for place in places)
 
-    async def _turns_by_age(self) -> list[tuple[float, str, str, TurnFiles, list[str]]]:
+    def _with_worktrees(self) -> set[str]:
+        """Returns the places with what worktrees need: of them, and of the folders that they were made of."""
+        names = names_in(self.root)
+        return {place for place, _ in names if self.snapshots_of(place).git.refs(REF_OF_WORKTREES)}
+
+    def has_room_for_worktrees(self) -> bool:
+        """Whether the snapshots of folders with worktrees have no more bytes than all may have. Blocks. Raises
+        `GitError`, and `OSError`.
+        """
+        return self._bytes_of(self._with_worktrees()) <= self._max_total
+
+    async def _turns_by_age(
+        self, places: Container[str]
+    ) -> list[tuple[float, str, str, TurnFiles, list[str]]]:
         """Returns the turns that are not at work and of which something is kept, the oldest first: with the time, place
         and owner, and their refs there.
         """
         found = []
         for place, name in await asyncio.to_thread(names_in, self.root):
+            if place not in places:
+                continue
             of_turns: dict[str, list[str]] = {}
             for ref in await in_thread(self.snapshots_of(place).git.refs):
                 if ref.startswith(REF_OF_TURNS):

@@ -41,6 +41,8 @@ log = structlog.get_logger(__name__)
 FIELD: Final = "environment.workspace_directory"
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9_-]+")
 _MAX_NAME: Final = 40
+_MACHINE: Final = "machine"
+"""The name of the link that names the machine."""
 
 
 class SessionWorktrees:
@@ -57,7 +59,7 @@ class SessionWorktrees:
         asked = Turn(model="", history=(), workdir=session.environment["workspace_directory"])
         source = resolve_workdir(asked, FIELD, client.workspace).workdir
         check_may_write(session, client, source, FIELD)
-        machine = await in_thread(partial(_machine_of, self._keeper.root))
+        machine = await in_thread(partial(_named_machine, self._keeper.root))
         folder = os.path.join(client.workspace.own, _name_for(source, machine))
         try:
             try:
@@ -80,6 +82,11 @@ class SessionWorktrees:
     ) -> tuple[str, list[bytes]]:
         """Makes the folder with the files of another one. Returns the tree of them, and the paths without a copy."""
         keeper, name = self._keeper, FolderName(client.name, source)
+        if not await in_thread(keeper.has_room_for_worktrees):
+            raise SnapshotError(
+                "the snapshots of worktrees have too many bytes (PROXY_SNAPSHOT_MAX_TOTAL_BYTES); delete sessions "
+                "with worktrees"
+            )
         await keeper.rest(source)
         kept = await keeper.take(name, [ref_of(session.id, "copied")], SNAPSHOT_SECONDS)
         snapshots = keeper.snapshots_of(name.place)
@@ -122,8 +129,7 @@ class SessionWorktrees:
 
     async def _find_lost(self) -> set[str]:
         # Other machines with the same store may have theirs here, too.
-        machine = await in_thread(partial(_machine_of, self._keeper.root))
-        paths = await in_thread(lambda: [*Path(self._root).glob(f"*/*-{machine}")])
+        paths = await in_thread(lambda: [*Path(self._root).glob(f"*/*-{_machine_of(self._keeper.root)}")])
         there = {str(path) for path in paths}
         for place, name in await in_thread(partial(names_in, self._keeper.root)):
             if name.folder in there and await self._is_wanted(place, name):
@@ -148,15 +154,22 @@ def ref_of(session: str, which: str) -> str:
     return f"{REF_OF_WORKTREES}{session}/{which}"
 
 
-def _machine_of(root: Path) -> str:
-    """Returns a random name of the machine whose snapshots are in a folder. It is kept there as a link, which is made
-    at once with its content.
+def _named_machine(root: Path) -> str:
+    """Returns the name of the machine whose snapshots are in a folder, after giving it one if it has none. It is kept
+    as a link, which is made at once with its content.
     """
-    link = root / "machine"
     make_folder(root)
     with contextlib.suppress(FileExistsError):
-        link.symlink_to(secrets.token_hex(4))
-    return os.readlink(link)
+        (root / _MACHINE).symlink_to(secrets.token_hex(4))
+    return _machine_of(root)
+
+
+def _machine_of(root: Path) -> str:
+    """Returns the name of the machine whose snapshots are in a folder; without one, what no name of a worktree has."""
+    try:
+        return os.readlink(root / _MACHINE)
+    except FileNotFoundError:
+        return "none"
 
 
 def _name_for(source: str, machine: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import subprocess
 import threading
 from pathlib import Path
@@ -438,6 +439,22 @@ async def test_a_fork_shares_the_worktree_until_both_are_deleted(tmp_path: Path)
         await prune()
         assert not worker.folder.exists()
         assert files_in(folder) == {"a": "3"}
+
+
+async def test_worktrees_push_out_no_snapshots_of_other_folders(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path, snapshot_max_total_bytes=50_000) as (client, folder):
+        for name in ("plain", "copied"):
+            (folder / name).mkdir()
+        (folder / "copied" / "large").write_bytes(random.Random(1).randbytes(40_000))
+        plain = Worker(client, folder / "plain")
+        turn = await plain.turn(lambda: (folder / "plain" / "a").write_text("1"))
+        worker = await in_worktree(client, folder / "copied")
+        await client.proxy.app[KEEPER].prune()
+        assert (await plain.changes(turn))["state"] == "kept"
+        refused = await create(client, folder / "copied")
+        assert (refused.status, "PROXY_SNAPSHOT_MAX_TOTAL_BYTES" in refused.error["message"]) == (409, True)
+        await worker.turn(lambda: (worker.folder / "b").write_text("1"))
+        assert (await merge(worker)).body["paths"] == ["b"]
 
 
 async def test_a_worktree_lives_on_after_a_restart(tmp_path: Path) -> None:
