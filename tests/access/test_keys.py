@@ -388,6 +388,7 @@ async def test_what_one_key_has_stored_no_other_finds(tmp_path: Path) -> None:
                     "/stream",
                     "sesrsc_none",
                     "/patch",
+                    "/worktree",
                     "artifact_none",
                     "artifact_none/content",
                 )

@@ -76,6 +76,8 @@ SHORT_OF_SNAPSHOTS: Final = (
     *(
         "GET /agents/sessions/{id}/turns/{turn_id}/changes",
         "POST /agents/sessions/{id}/turns/{turn_id}/revert",
+        "GET /agents/sessions/{id}/worktree",
+        "POST /agents/sessions/{id}/merge",
     ),
     *("GET /agents/sessions/{id}/patch", "GET /agents/sessions/{id}/artifacts/{artifact_id}"),
     "GET /agents/sessions/{id}/artifacts/{artifact_id}/content",
