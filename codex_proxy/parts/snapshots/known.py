@@ -16,6 +16,10 @@ _FORMAT: Final = 2
 """The format of the file."""
 NO_MARK: Final = (0, 0, 0, 0, 0)
 """That of what cannot be read."""
+_LEAST, _MOST = -(1 << 63), (1 << 64) - 1
+"""Which numbers the file may have: some file systems let anybody set times outside of them."""
+_UNWRITABLE: Final = (0, -1, 0, 0, 0)
+"""What the file has for a mark with other numbers, and no mark is: what has it is read again."""
 
 
 class KnownFolder:
@@ -91,7 +95,10 @@ def _dump(known: KnownFolder) -> list[Any]:
         known.digest,
         known.rules,
         known.bytes,
-        {os.fsencode(name): mark for name, mark in known.marks.items()},
+        {
+            os.fsencode(name): mark if _LEAST <= min(mark) and max(mark) <= _MOST else _UNWRITABLE
+            for name, mark in known.marks.items()
+        },
         {os.fsencode(name): entry for name, entry in known.entries.items()},
         {
             os.fsencode(name): None if folder is None else _dump(folder)

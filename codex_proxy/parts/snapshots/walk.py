@@ -102,7 +102,6 @@ class Walk:
         """Returns what is now in a folder, given by a descriptor and its path below the kept one."""
         if len(path) > MAX_DEPTH:
             raise SnapshotError(f"more than {MAX_DEPTH} folders are in each other")
-        self._check_time()
         found = _entries(here)
         self._count_in(len(found), 0)
         rules = rules.with_file(self._own_rules(here, path, found))
@@ -116,6 +115,7 @@ class Walk:
         else:
             self._add_files(here, path, marks, known, now, rules)
         for name in folders:
+            self._check_time()
             self._add_folder(here, (*path, name), known, now, rules)
         for name in now.not_kept:
             self._name((*path, name))
@@ -208,6 +208,7 @@ class Walk:
     ) -> None:
         """Adds what is no folder, but what the rules leave out."""
         for name, mark in marks.items():
+            self._check_time()  # many patterns take long also for what they leave out
             if name.lower() == REPOSITORY:
                 now.marks[name] = mark
                 continue
@@ -226,7 +227,6 @@ class Walk:
 
     def _entry(self, here: int, name: str, mark: StatusMark) -> tuple[StatusMark, TreeEntry]:
         """Reads a file or link. Returns its mark and entry."""
-        self._check_time()
         try:
             if stat.S_ISLNK(mark[0]):
                 content, mark = os.fsencode(os.readlink(name, dir_fd=here)), lasting(mark)

@@ -9,6 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,14 @@ from msgspec.structs import replace
 
 from codex_proxy.core.events import Stop, TurnEnded
 from codex_proxy.core.turn import Turn
-from codex_proxy.parts.snapshots import keeper
+from codex_proxy.files.changes import StatusMark
+from codex_proxy.parts.snapshots import keeper, walk
 from codex_proxy.parts.snapshots.difference import differences
 from codex_proxy.parts.snapshots.folders import FolderName, FolderSnapshots, names_in
 from codex_proxy.parts.snapshots.git import GitDirectory
 from codex_proxy.parts.snapshots.handlers import KEEPER
+from codex_proxy.parts.snapshots.ignored import Rules
+from codex_proxy.parts.snapshots.known import KnownFolder
 from codex_proxy.parts.snapshots.objects import NewObjects, object_digest
 from codex_proxy.parts.snapshots.walk import Limits, SnapshotError, Walk
 from tests.access.keyed import key_of, write_keys
@@ -204,6 +208,45 @@ def test_damaged_notes_of_what_is_known_cost_only_time(tmp_path: Path) -> None:
     for content in (b"", b"\x00", b"\x92\x01\xc0", os.urandom(100)):
         known.write_bytes(content)
         assert snapshots_in(tmp_path, folder)() == tree
+
+
+@pytest.mark.parametrize("time_of_change", [1 << 64, -1 << 64])
+def test_times_that_no_note_can_have_cost_only_time(
+    time_of_change: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "link").symlink_to("a")
+    marked = walk.status_mark
+
+    def mark_far_away(status: os.stat_result) -> StatusMark:
+        return (*marked(status)[:3], time_of_change, 1)
+
+    monkeypatch.setattr(walk, "status_mark", mark_far_away)
+    tree = snapshots_in(tmp_path, folder)()
+    assert snapshots_in(tmp_path, folder)() == tree
+
+
+@pytest.mark.parametrize("make", [Path.touch, Path.mkdir])
+def test_a_snapshot_is_given_up_in_time_among_names_that_are_left_out(
+    make: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".gitignore").write_text("*.log\n")
+    for name in ("a.log", "b.log"):
+        make(folder / name)
+    now = [0.0]
+
+    def leave_out(*_: Any, **__: Any) -> bool:
+        now[0] += 1
+        return True
+
+    monkeypatch.setattr(Rules, "leave_out", leave_out)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    with closing(NewObjects(tmp_path)) as objects, pytest.raises(SnapshotError, match="too long"):
+        Walk(objects, LIMITS, 0.5).take(str(folder), KnownFolder())
 
 
 def test_a_folder_that_is_gone_or_a_link_is_named(tmp_path: Path) -> None:
