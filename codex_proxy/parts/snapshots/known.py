@@ -96,7 +96,7 @@ def _dump(known: KnownFolder) -> list[Any]:
         known.rules,
         known.bytes,
         {
-            os.fsencode(name): mark if _LEAST <= min(mark) and max(mark) <= _MOST else _UNWRITABLE
+            os.fsencode(name): mark if min(mark) >= _LEAST and max(mark) <= _MOST else _UNWRITABLE
             for name, mark in known.marks.items()
         },
         {os.fsencode(name): entry for name, entry in known.entries.items()},

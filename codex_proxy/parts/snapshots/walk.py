@@ -4,10 +4,12 @@ is known of a file from the last time (mode, inode, size, times) saves reading i
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
 from collections.abc import Container, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from codex_proxy.files.changes import StatusMark, status_mark
@@ -26,6 +28,8 @@ TIMED: Final = 1000
 """After how many entries of a folder the time is looked at."""
 EVERYTHING: Final = Rules().with_file(ignored.parse(b"*"))
 REPOSITORY: Final = ".git"
+UNKEPT: Final = ignored.UNREADABLE | {errno.EFBIG, errno.EINVAL}
+"""The errors of a file that is not kept as it is there. Others may pass."""
 _OPEN_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -109,7 +113,11 @@ class Walk:
         has_old_rules = known.rules == rules.digest
         marks, folders = self._look(found, known.left_out if has_old_rules and not self._wanted else {}, now)
         # Most folders are as they were: this is what a snapshot's time is spent for.
-        if has_old_rules and marks == known.marks:
+        if (
+            has_old_rules
+            and marks == known.marks
+            and all(map(partial(self._is_final, known), known.not_kept))
+        ):
             now.take_files_of(known)
             self._count_in(0, now.bytes)
         else:
@@ -144,7 +152,9 @@ class Walk:
                         self._check_time()
             except FileNotFoundError:
                 continue  # it is gone by now
-            except OSError:
+            except OSError as error:
+                if error.errno not in ignored.UNREADABLE:
+                    raise SnapshotError(f"a file cannot be looked at: {error.strerror}") from None
                 marks[name] = NO_MARK
         return marks, folders
 
@@ -216,7 +226,7 @@ class Walk:
             if is_left_out and _bytes_of((*path, name)) not in self._wanted:
                 now.left_out[name] = False
                 continue
-            is_known = known.marks.get(name) == mark and name in known.entries
+            is_known = known.marks.get(name) == mark and name in known.entries and self._is_final(known, name)
             mark, entry = (mark, known.entries[name]) if is_known else self._entry(here, name, mark)
             now.marks[name], now.entries[name] = mark, entry
             if entry.is_kept:
@@ -224,6 +234,13 @@ class Walk:
                 self._count_in(0, mark[2])
             else:
                 now.not_kept.append(name)
+
+    def _is_final(self, known: KnownFolder, name: str) -> bool:
+        """Whether nothing else comes of a file with the same mark: that it is not kept may have another reason, and
+        the most bytes may be others by now.
+        """
+        mode, _, size, *_ = known.marks[name]
+        return known.entries[name].is_kept or not stat.S_ISREG(mode) or size > self._limits.file_bytes
 
     def _entry(self, here: int, name: str, mark: StatusMark) -> tuple[StatusMark, TreeEntry]:
         """Reads a file or link. Returns its mark and entry."""
@@ -234,7 +251,9 @@ class Walk:
                 content, mark = read_file(here, name, self._limits.file_bytes)
             else:
                 return mark, entry_of_unkept(mark)
-        except OSError:
+        except OSError as error:
+            if error.errno not in UNKEPT:
+                raise SnapshotError(f"a file cannot be read: {error.strerror}") from None
             return mark, entry_of_unkept(mark)
         return mark, TreeEntry(_mode_in_tree(mark[0]), self._objects.add("blob", content))
 

@@ -307,16 +307,32 @@ async def test_a_folder_that_could_not_be_read_before_the_turn_is_not_removed_wi
         assert (folder / "data" / "old").read_text() == "old"
 
 
-@pytest.mark.parametrize("name", ["data", ".gitignore"])
-def test_an_error_that_may_pass_makes_no_snapshot_without_the_folder(
+@pytest.mark.parametrize("name", ["data", ".gitignore", "a"])
+def test_an_error_that_may_pass_makes_no_snapshot_without_the_folder_or_file(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "work"
     (folder / "data").mkdir(parents=True)
     (folder / ".gitignore").write_text("x\n")
+    (folder / "a").write_text("1")
     fail_open(monkeypatch, name, errno.EMFILE)
     with pytest.raises(SnapshotError, match="Too many open files"):
         snapshots_in(tmp_path, folder)()
+
+
+@pytest.mark.parametrize("why", ["may not be read", "is too large"])
+def test_a_file_that_can_be_kept_by_now_is_kept_though_it_is_the_same(
+    why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "a").write_text("12345")
+    take = snapshots_in(tmp_path, folder)
+    with monkeypatch.context() as patched:
+        if why == "may not be read":
+            fail_open(patched, "a", errno.EACCES)
+        unkept = [take(limits=LIMITS._replace(file_bytes=4 if why == "is too large" else 5)) for _ in "ab"]
+    assert unkept[0] == unkept[1] != take() == snapshots_in(tmp_path / "new", folder)()
 
 
 def fail_open(monkeypatch: pytest.MonkeyPatch, name: str, error: int) -> None:
