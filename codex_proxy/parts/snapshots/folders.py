@@ -108,8 +108,11 @@ class FolderSnapshots:
         return taken
 
     def is_known(self) -> bool:
-        """Whether there is a snapshot already."""
-        return (self.path / "known").exists()
+        """Whether the next snapshot reads only what has changed."""
+        if not (self.path / "known").exists():
+            return False
+        with self._locked(time.monotonic() + LOCK_SECONDS):
+            return self._read_known().digest != b""
 
     def has(self, tree: str) -> bool:
         """Whether a ref keeps this tree here."""
@@ -125,8 +128,10 @@ class FolderSnapshots:
         with self._locked(time.monotonic() + LOCK_SECONDS):
             self.git.set_refs(refs)
 
-    def remove(self, refs: Sequence[str]) -> None:
-        """Removes refs, and the objects that only they kept: if no turn's ref is left, all of the folder."""
+    def remove(self, refs: Sequence[str], *, with_objects: bool = True) -> None:
+        """Removes refs, and the objects that only they kept: if no turn's ref is left, all of the folder. Snapshots
+        of the folder wait meanwhile. `with_objects`: False leaves objects for a later time, if another ref is left.
+        """
         if refs:
             with self._locked(time.monotonic() + LOCK_SECONDS):
                 self.git.set_refs(dict.fromkeys(refs))
@@ -134,7 +139,9 @@ class FolderSnapshots:
                     self.git.set_refs({LATEST: None})
                     (self.path / "known").unlink(missing_ok=True)
                     self.forget()
-                self.git.repack()
+                    with_objects = True
+                if with_objects:
+                    self.git.repack()
 
     @contextlib.contextmanager
     def _locked(self, until: float, name: FolderName | None = None) -> Iterator[None]:

@@ -41,6 +41,8 @@ SNAPSHOT_SECONDS: Final = 120.0
 """Seconds after which a snapshot is given up, also if no turn waits for it any more."""
 REF_OF_TURNS: Final = "refs/turns/"
 """How the names of the refs begin that keep the trees of turns."""
+OPENING: Final = "opening"
+"""How the name of the ref ends that keeps a session's first snapshot, of before its first turn."""
 REF_OF_WORKTREES: Final = "refs/worktrees/"
 """How the names of the refs begin that keep the trees of sessions' worktrees."""
 RESTARTED: Final = (
@@ -102,7 +104,7 @@ class Keeper:
         """The refs of turns that were not stored when that was last looked at."""
         self._writers = Writers()
         self._ending: dict[asyncio.Task[None], WritingTurn] = {}
-        self._opening: set[asyncio.Task[None]] = set()
+        self._opening: dict[str, asyncio.Task[None]] = {}
 
     def snapshots_of(self, place: str) -> FolderSnapshots:
         """Returns the snapshots at a place (`FolderName.place`)."""
@@ -139,21 +141,22 @@ class Keeper:
     # --- turns --------------------------------------------------------------------------------------
 
     def expect(self, turn: Turn, session: str) -> None:
-        if _may_write(turn) and len(self._opening) < MAX_OPENING:
-            task = asyncio.get_running_loop().create_task(
-                self._open(FolderName(turn.owner, turn.workdir), session)
-            )
-            self._opening.add(task)
-            task.add_done_callback(self._opening.discard)
+        name = FolderName(turn.owner, turn.workdir)
+        if _may_write(turn) and len(self._opening) < MAX_OPENING and name.place not in self._opening:
+            task = asyncio.get_running_loop().create_task(self._open(name, session), name="opening snapshot")
+            self._opening[name.place] = task
+            task.add_done_callback(lambda _: self._opening.pop(name.place))
 
     async def _open(self, name: FolderName, session: str) -> None:
         """Makes the first snapshot of a session's folder, for which no turn waits then."""
         snapshots = self.snapshots_of(name.place)
         try:
-            if not await in_thread(snapshots.is_known):
+            if await in_thread(snapshots.is_known):
+                self._keep_in_memory(name.place, snapshots)
+            elif not await self._is_full():
                 # No turn has the session's id: `prune` removes this one soon.
-                await self.take(name, [ref_of(session, "opening")], SNAPSHOT_SECONDS)
-        except (SnapshotError, OSError) as error:
+                await self.take(name, [ref_of(session, OPENING)], SNAPSHOT_SECONDS)
+        except (SnapshotError, GitError, OSError) as error:
             log.warning("snapshot_failed", when="opening", reason=str(error))
         except Exception as error:  # noqa: BLE001 - the turns of the session have their own
             log.error("internal_error", **trace_of(error))
@@ -279,16 +282,21 @@ class Keeper:
 
     async def prune(self) -> None:
         """Removes what belongs to turns that are no longer stored, and were not the last time: what a turn that begins
-        just now has kept is stored a moment later.
+        just now has kept is stored a moment later. While there is too little room, snapshots at the opening of sessions
+        go at once, before those of turns.
         """
         unstored: set[str] = set()
+        is_full = await self._is_full()
         for place, name in await asyncio.to_thread(names_in, self.root):
             snapshots = self.snapshots_of(place)
             try:
                 refs = await in_thread(snapshots.git.refs)
                 lost = [ref for ref in refs if not await self._is_wanted(name.owner, ref)]
                 unstored.update(lost)
-                await in_thread(partial(snapshots.remove, [ref for ref in lost if ref in self._unstored]))
+                gone = [ref for ref in lost if ref in self._unstored or (is_full and _is_opening(ref))]
+                # Most of what an opening keeps, its first turn keeps, too, and others may be at work.
+                with_objects = is_full or not all(map(_is_opening, gone))
+                await in_thread(partial(snapshots.remove, gone, with_objects=with_objects))
                 if not self.is_working_in(name.folder):
                     await in_thread(snapshots.tidy)
             except (GitError, OSError, SnapshotError) as error:
@@ -321,13 +329,22 @@ class Keeper:
             for place, refs in lost.items():
                 await in_thread(partial(self.snapshots_of(place).remove, refs))
 
+    async def _is_full(self) -> bool:
+        """Whether the snapshots of folders without worktrees have more bytes than all may have."""
+        places = await in_thread(lambda: {place for place, _ in names_in(self.root)} - self._with_worktrees())
+        return await in_thread(lambda: self._bytes_of(places)) > self._max_total
+
     def _bytes_of(self, places: Iterable[str]) -> int:
         return sum(self.snapshots_of(place).git.size for place in places)
 
     def _with_worktrees(self) -> set[str]:
         """Returns the places with what worktrees need: of them, and of the folders that they were made of."""
         names = names_in(self.root)
-        return {place for place, _ in names if self.snapshots_of(place).git.refs(REF_OF_WORKTREES)}
+        return {
+            place
+            for place, _ in names
+            if any(each.startswith(REF_OF_WORKTREES) for each in self.snapshots_of(place).refs())
+        }
 
     def has_room_for_worktrees(self) -> bool:
         """Whether the snapshots of folders with worktrees have no more bytes than all may have. Blocks. Raises
@@ -368,7 +385,7 @@ class Keeper:
 
     async def close(self) -> None:
         """Waits for the snapshots after turns that have ended."""
-        for task in self._opening:
+        for task in self._opening.values():
             task.cancel()
         if self._ending:
             await asyncio.wait(self._ending, timeout=self._wait)
@@ -380,6 +397,10 @@ def _may_write(turn: Turn) -> bool:
 
 def ref_of(turn: str, which: str) -> str:
     return f"{REF_OF_TURNS}{turn}/{which}"
+
+
+def _is_opening(ref: str) -> bool:
+    return ref.startswith(REF_OF_TURNS) and ref.endswith(f"/{OPENING}")
 
 
 def _size_of(_: str, rules: RulesUsed) -> int:
