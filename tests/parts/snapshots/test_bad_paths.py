@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from codex_proxy.core.events import Stop, TurnEnded
 from codex_proxy.core.turn import Turn
-from codex_proxy.files.changes import StatusMark
+from codex_proxy.files.changes import StatusMark, status_mark
 from codex_proxy.parts.snapshots import keeper, walk
 from codex_proxy.parts.snapshots.difference import differences
 from codex_proxy.parts.snapshots.folders import FolderName, FolderSnapshots, names_in
@@ -217,10 +217,9 @@ def test_times_that_no_note_can_have_cost_only_time(
     folder = tmp_path / "work"
     folder.mkdir()
     (folder / "link").symlink_to("a")
-    marked = walk.status_mark
 
     def mark_far_away(status: os.stat_result) -> StatusMark:
-        return (*marked(status)[:3], time_of_change, 1)
+        return (*status_mark(status)[:3], time_of_change, 1)
 
     monkeypatch.setattr(walk, "status_mark", mark_far_away)
     tree = snapshots_in(tmp_path, folder)()
