@@ -8,11 +8,12 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import shutil
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import IO, Final, NamedTuple
 
 import msgspec
 
@@ -129,19 +130,32 @@ class FolderSnapshots:
             self.git.set_refs(refs)
 
     def remove(self, refs: Sequence[str], *, with_objects: bool = True) -> None:
-        """Removes refs, and the objects that only they kept: if no turn's ref is left, all of the folder. Snapshots
-        of the folder wait meanwhile. `with_objects`: False leaves objects for a later time, if another ref is left.
+        """Removes refs, and the objects that only they kept: if no turn's ref is left, all that there is. Snapshots of
+        the folder wait meanwhile. `with_objects`: False leaves objects for a later time, if another ref is left.
         """
-        if refs:
-            with self._locked(time.monotonic() + LOCK_SECONDS):
+        with self._locked(time.monotonic() + LOCK_SECONDS):
+            if refs:
                 self.git.set_refs(dict.fromkeys(refs))
-                if not self.git.refs().keys() - {LATEST}:
-                    self.git.set_refs({LATEST: None})
-                    (self.path / "known").unlink(missing_ok=True)
-                    self.forget()
-                    with_objects = True
-                if with_objects:
-                    self.git.repack()
+            if not self.refs().keys() - {LATEST}:
+                self._remove_all()
+            elif refs and with_objects:
+                self.git.repack()
+
+    def _remove_all(self) -> None:
+        removed = self.path / "removed"
+        for path in (removed, self.git.path):  # what is left of the first one, if the server was killed here
+            with contextlib.suppress(FileNotFoundError):
+                path.rename(removed)
+                shutil.rmtree(removed)
+        for name in ("known", "name.json", "lock"):  # the lock last: whoever waits for it begins anew then
+            (self.path / name).unlink(missing_ok=True)
+        self.forget()
+        with contextlib.suppress(OSError):  # another process has begun anew already
+            self.path.rmdir()
+
+    def refs(self) -> dict[str, str]:
+        """Returns all refs with their objects."""
+        return self.git.refs() if self.git.path.exists() else {}
 
     @contextlib.contextmanager
     def _locked(self, until: float, name: FolderName | None = None) -> Iterator[None]:
@@ -149,22 +163,45 @@ class FolderSnapshots:
         if not self._lock.acquire(timeout=max(0.0, until - time.monotonic())):
             raise SnapshotError("another snapshot of the folder takes too long")
         try:
-            if name is not None:
-                self._make(name)
-            with open(self.path / "lock", "rb") as lock:
-                while True:
-                    try:
-                        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        break
-                    except BlockingIOError:
-                        if time.monotonic() > until:
-                            raise SnapshotError("another process takes too long with the folder") from None
-                        time.sleep(POLL_SECONDS)
+            with self._lock_file(until, name):
                 if name is not None:
                     self.git.prepare()
                 yield
         finally:
             self._lock.release()
+
+    def _lock_file(self, until: float, name: FolderName | None) -> IO[bytes]:
+        """Returns the file that locks out other processes, until it is closed."""
+        while True:
+            try:
+                if name is not None:
+                    self._make(name)
+                lock = open(self.path / "lock", "rb")  # noqa: SIM115 - the caller closes it
+            except FileNotFoundError:
+                if name is None or time.monotonic() > until:
+                    raise
+                time.sleep(POLL_SECONDS)  # another process removes all of it just now
+                continue
+            try:
+                self._wait_for(lock, until)
+                if os.path.samestat(os.fstat(lock.fileno()), os.stat(lock.name)):
+                    return lock
+            except FileNotFoundError:
+                pass
+            except BaseException:
+                lock.close()
+                raise
+            lock.close()
+
+    def _wait_for(self, lock: IO[bytes], until: float) -> None:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise SnapshotError("another process takes too long with the folder") from None
+                time.sleep(POLL_SECONDS)
 
     def _make(self, name: FolderName) -> None:
         make_folder(self.path)

@@ -290,14 +290,17 @@ class Keeper:
         for place, name in await asyncio.to_thread(names_in, self.root):
             snapshots = self.snapshots_of(place)
             try:
-                refs = await in_thread(snapshots.git.refs)
+                refs = await in_thread(snapshots.refs)
                 lost = [ref for ref in refs if not await self._is_wanted(name.owner, ref)]
                 unstored.update(lost)
                 gone = [ref for ref in lost if ref in self._unstored or (is_full and _is_opening(ref))]
                 # Most of what an opening keeps, its first turn keeps, too, and others may be at work.
                 with_objects = is_full or not all(map(_is_opening, gone))
-                await in_thread(partial(snapshots.remove, gone, with_objects=with_objects))
-                if not self.is_working_in(name.folder):
+                if gone or not refs:
+                    await in_thread(partial(snapshots.remove, gone, with_objects=with_objects))
+                if not await asyncio.to_thread(snapshots.path.exists):
+                    self._folders.pop(place, None)
+                elif not self.is_working_in(name.folder):
                     await in_thread(snapshots.tidy)
             except (GitError, OSError, SnapshotError) as error:
                 log.warning("snapshots_not_pruned", reason=str(error))
@@ -363,7 +366,7 @@ class Keeper:
             if place not in places:
                 continue
             of_turns: dict[str, list[str]] = {}
-            for ref in await in_thread(self.snapshots_of(place).git.refs):
+            for ref in await in_thread(self.snapshots_of(place).refs):
                 if ref.startswith(REF_OF_TURNS):
                     turn = ref.removeprefix(REF_OF_TURNS).partition("/")[0]
                     of_turns.setdefault(turn, []).append(ref)

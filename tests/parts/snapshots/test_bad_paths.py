@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import os
 import random
+import shutil
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -156,8 +159,7 @@ async def test_what_is_kept_goes_with_its_session(tmp_path: Path) -> None:
         await client.delete(f"/sessions/{stays.session}")
         await keeper.prune()
         await keeper.prune()
-        assert (git.refs(), git.size) == ({}, 0)
-        assert not (place / "known").exists()
+        assert not place.exists()
         again = Worker(client, folder)
         turn = await again.turn(lambda: (folder / "a").write_text("2"))
         assert [each["path"] for each in (await again.changes(turn))["data"]] == ["a"]
@@ -367,6 +369,42 @@ async def test_an_error_of_the_server_after_a_turn_is_told(
         worker = Worker(client, folder)
         changes = await worker.changes(await worker.turn(lambda: (folder / "a").write_text("1")))
         assert (changes["state"], "error of the server" in changes["reason"]) == ("failed", True)
+
+
+def test_a_snapshot_that_waits_while_all_is_removed_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    name = FolderName("owner", str(folder))
+    one, other = (FolderSnapshots(GIT, tmp_path / "snapshots", name.place) for _ in "ab")
+    flock, begun, waits = fcntl.flock, threading.Event(), threading.Event()
+
+    def wait(lock: Any, how: int) -> None:
+        try:
+            flock(lock, how)
+        except BlockingIOError:
+            waits.set()
+            raise
+
+    def remove_when_waited_for(path: Path) -> None:
+        begun.set()
+        assert waits.wait(PATIENCE)
+        rmtree(path)
+
+    def take(snapshots: FolderSnapshots) -> str:
+        return snapshots.take(name, LIMITS, time.monotonic() + PATIENCE, ["refs/turns/t/x"]).tree
+
+    tree, rmtree = take(one), shutil.rmtree
+    monkeypatch.setattr(fcntl, "flock", wait)
+    monkeypatch.setattr(shutil, "rmtree", remove_when_waited_for)
+    with ThreadPoolExecutor() as threads:
+        removing = threads.submit(one.remove, ["refs/turns/t/x"])
+        assert begun.wait(PATIENCE)
+        assert threads.submit(take, other).result(PATIENCE) == tree
+        removing.result(PATIENCE)
+    assert one.refs() == {"refs/latest": tree, "refs/turns/t/x": tree}
+    assert [found for _, found in names_in(tmp_path / "snapshots")] == [name]
 
 
 def test_a_folder_is_forgotten_while_a_snapshot_of_it_is_made(
