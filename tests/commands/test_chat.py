@@ -135,6 +135,10 @@ async def test_a_session_has_the_folder_and_the_model_that_were_named(tmp_path: 
         done = await pipe_into_chat(proxy, tmp_path, "hi", "--folder", "/")
         assert (done.status, done.out) == (1, "")
         assert "PROXY_WORKDIR_ROOTS" in done.err
+        assert "--folder" in done.err
+        assert "environment" not in done.err
+        done = await pipe_into_chat(proxy, tmp_path, "hi", "--model", "nothing")
+        assert "/model in a chat lists" in done.err
 
 
 @sessions

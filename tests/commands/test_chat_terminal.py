@@ -285,6 +285,8 @@ async def test_a_person_finds_renames_forks_and_archives_a_session(tmp_path: Pat
             await chat.shows("title is A name of mine")
             chat.type("/status")
             await chat.shows("tokens: ")
+            chat.type("/fork -1")
+            await chat.shows("/fork takes the number")
             chat.type("/fork")
             await chat.shows("This is a copy")
             chat.type("/archive")

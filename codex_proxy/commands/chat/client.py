@@ -130,6 +130,13 @@ async def _frames(reply: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
             raise UserError(NOT_OURS)
 
 
+_WORDS: Final = {
+    "environment.workspace_directory": "--folder",
+    "GET /v1/models lists": "/model in a chat lists",
+}
+"""What the API names, and how chat is told it."""
+
+
 def _refusal(path: str, status: int, text: str) -> RefusedError:
     """Returns the error of an answer."""
     try:
@@ -146,4 +153,6 @@ def _refusal(path: str, status: int, text: str) -> RefusedError:
             "This server has no sessions: it is too old, or its installation lacks the part `sessions`. "
             "Update it, or check the address."
         )
+    for name, word in _WORDS.items():
+        message = message.replace(name, word)
     return RefusedError(message, status, code, param)

@@ -103,7 +103,7 @@ async def _fork(terminal: Chat, arguments: str) -> None:
     back, _, folder = arguments.partition(" ")
     if not back.isdecimal():
         back, folder = "", arguments
-    if back and int(back) == 0:
+    if (back and int(back) == 0) or folder.startswith("-"):
         raise UserError(
             "/fork takes the number of your last messages that are left out, or nothing; then a folder."
         )
