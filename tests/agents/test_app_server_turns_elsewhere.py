@@ -13,7 +13,7 @@ import pytest
 
 from codex_proxy.agents.codex_app_server.agent import AppServerAgent
 from codex_proxy.agents.codex_app_server.wire import Message
-from tests.parts.test_pool_promises import app_server
+from tests.agents.app_servers import app_server
 
 
 class Listing:

@@ -491,7 +491,7 @@ TRIED = (
         "rerun",
         "fake",
     ),
-    *("app-server", "workspace-write", "open-responses-server", "ask"),
+    *("app-server", "workspace-write", "open-responses-server", "ask", "sessions"),
 )
 """Texts of which every setting takes at least one that is not its default."""
 

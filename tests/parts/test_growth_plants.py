@@ -73,7 +73,7 @@ def row_of(what: str) -> Row:
 ROWS: Final[dict[str, Row]] = {
     "codex_proxy.surfaces.chat.messages:_History.read": request("chat", "messages"),
     "codex_proxy.surfaces.chat.messages:_History._add_output": request("chat", "calls of many messages"),
-    "codex_proxy.surfaces.messages.history:_past_call": request("messages", "calls of one message"),
+    "codex_proxy.surfaces.messages.history:_History._past_call": request("messages", "calls of one message"),
     "codex_proxy.surfaces.messages.history:_History.read": request("messages", "messages"),
     "codex_proxy.surfaces.responses.history:_Reader.read": request("responses", "calls, then outputs"),
     "codex_proxy.agents.codex_proto.proto_dialect:CodexProto._handle_line": child("codex-proto", "many messages"),

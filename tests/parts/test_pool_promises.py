@@ -12,11 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from codex_proxy.agents.codex_app_server.agent import AppServerAgent, AppServerProcesses
 from codex_proxy.agents.codex_proto.proto_dialect import CodexProto
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
 from codex_proxy.agents.dialect import Ended
-from codex_proxy.agents.process_pool.plan import PoolLimits
 from codex_proxy.agents.process_pool.pool import MEMORY_SECONDS, ORPHAN_SECONDS, ProcessPool
 from codex_proxy.agents.process_pool.processes import PooledProcess
 from codex_proxy.agents.sessions.child_per_turn import ChildPerTurnAgent, ChildSpec
@@ -29,10 +27,10 @@ from codex_proxy.parts.acp.messages import Message
 from codex_proxy.parts.acp.presets import AcpPreset, DeclaredFeatures
 from codex_proxy.parts.claude_code.agent import ClaudeCodeAgent, ClaudeProcesses
 from codex_proxy.parts.claude_code.launch import LaunchKey
-from codex_proxy.process.child import Command, Exit, SpawnError
+from codex_proxy.process.child import Exit, SpawnError
+from tests.agents.app_servers import COMMAND, app_server
 from tests.runs.virtual import close_after_test, settle, virtual
 
-COMMAND = Command(("agent",), {}, "/")
 FIRST = Turn(model="", history=(), mode="agent", workdir="/a")
 OTHER = Turn(model="", history=(), mode="model", workdir="/b", owner="bob")
 """A turn that must not share a process with the first one."""
@@ -74,20 +72,6 @@ class Reader:
     def fail(self, failure: Failure) -> None: ...
 
     def on_long_line(self, fault: object) -> None: ...
-
-
-def app_server() -> AppServerAgent:
-    processes = AppServerProcesses(
-        name="app-server",
-        version="",
-        plain=COMMAND,
-        confinement=PlainConfinement("It", None),
-        agent=COMMAND,
-        empty_folder="",
-        models=(),
-        any_model=True,
-    )
-    return AppServerAgent(processes, PoolLimits(), warm_plain=False)
 
 
 def acp() -> AcpAgent:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
-from codex_proxy.files.private import make_folder, remove_left_folders, replace_file, temporary_folder
+from codex_proxy.files.private import create, make_folder, remove_left_folders, replace_file, temporary_folder
 
 LEAST_VERSION: Final = (2, 25)
 """The oldest git that is used."""
@@ -195,7 +195,8 @@ class GitDirectory:
         with temporary_folder("merge", self.path) as (folder, _):
             names = [os.path.join(folder, name) for name in ("one", "before", "other")]
             for name, text in zip(names, (one, before, other), strict=True):
-                Path(name).write_bytes(text)
+                with os.fdopen(create(name), "wb") as file:
+                    file.write(text)
             done = self._done("merge-file", "-p", "-q", *names)
         if not 0 <= done.returncode <= _MOST_CONFLICTS:
             raise GitError("git merge-file failed")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from codex_proxy.files.placed import opened_below
-from codex_proxy.files.private import temporary_folder
+from codex_proxy.files.private import make_folder, replace_file, temporary_folder
 from codex_proxy.parts.snapshots.difference import Difference
 from codex_proxy.parts.snapshots.git import ATTRIBUTES, GitDirectory, GitError
 from codex_proxy.parts.snapshots.ignored import MAX_ABOVE, MAX_BYTES
@@ -44,7 +44,7 @@ def make_repository(program: str, source: GitDirectory, tree: str, folder: str, 
     `exclude`: patterns of files that are ignored there. Raises `GitError`, and `OSError`.
     """
     path = Path(folder) / ".git"
-    path.mkdir(mode=0o700)
+    make_folder(path)
     git = GitDirectory(program, path, _AUTHOR)
     git.run("init", "--bare", "-q", "--template=", ".")
     git.run("symbolic-ref", "HEAD", f"refs/heads/{BRANCH}")
@@ -53,10 +53,10 @@ def make_repository(program: str, source: GitDirectory, tree: str, folder: str, 
     whole = git.run("write-tree").decode().strip()  # with git's own modes
     commit = git.run("commit-tree", whole, "-m", "The files of the folder that this worktree was made of")
     git.run("update-ref", f"refs/heads/{BRANCH}", commit.decode().strip())
-    (path / "config").write_bytes(_CONFIG)
-    (path / "info").mkdir(exist_ok=True)
-    (path / "info" / "attributes").write_bytes(ATTRIBUTES)
-    (path / "info" / "exclude").write_bytes(exclude)
+    make_folder(path / "info")
+    for name, text in (("config", _CONFIG), ("info/attributes", ATTRIBUTES), ("info/exclude", exclude)):
+        with replace_file(path / name) as file:
+            file.write(text)
 
 
 def exclusions_of(folder: str) -> bytes:
