@@ -87,13 +87,14 @@ class Server:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         assert self._session is not None
         sent = dict(headers) | ({"Authorization": f"Bearer {self.key}"} if self.key else {})
+        sent |= {} if body is None else {"Content-Type": "application/json"}
         try:
-            json.dumps(body, ensure_ascii=False).encode()
+            data = None if body is None else json.dumps(body, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:  # bytes of a terminal, a pipe or an argument
             raise UserError("the input is not text.") from error
         try:
             async with self._session.request(
-                method, self.base_url + path, json=body, headers=sent, allow_redirects=False
+                method, self.base_url + path, data=data, headers=sent, allow_redirects=False
             ) as reply:
                 if reply.status >= 300:
                     raise _refusal(path, reply.status, await reply.text(errors="replace"))

@@ -35,6 +35,14 @@ class Difference(NamedTuple):
     after: TreeEntry | None
 
 
+class FilesDifferError(Exception):
+    """A folder has other files at these paths than it must have; nothing was written."""
+
+    def __init__(self, paths: Sequence[bytes]) -> None:
+        super().__init__(paths)
+        self.paths = paths
+
+
 def differences(reader: ObjectReader, before: str, after: str) -> list[Difference]:
     """Returns the files and links that differ between two trees, by path. What is not kept in one of them is left out,
     a folder with all that the other tree has of it: it may have been there in both. Raises `GitError`.

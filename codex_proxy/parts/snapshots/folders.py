@@ -153,9 +153,9 @@ class FolderSnapshots:
         with contextlib.suppress(OSError):  # another process has begun anew already
             self.path.rmdir()
 
-    def refs(self) -> dict[str, str]:
-        """Returns all refs with their objects."""
-        return self.git.refs() if self.git.path.exists() else {}
+    def refs(self, *names: str) -> dict[str, str]:
+        """Returns all refs with their objects, or those with these names and below them."""
+        return self.git.refs(*names) if self.git.path.exists() else {}
 
     @contextlib.contextmanager
     def _locked(self, until: float, name: FolderName | None = None) -> Iterator[None]:

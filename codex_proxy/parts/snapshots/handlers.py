@@ -22,14 +22,14 @@ from codex_proxy.parts.sessions.records import TURN, not_found
 from codex_proxy.parts.sessions.request_values import id_in, parse, sessions_at
 from codex_proxy.parts.sessions.sessions import SessionTurn
 from codex_proxy.parts.snapshots import wire
-from codex_proxy.parts.snapshots.difference import shown_changes
+from codex_proxy.parts.snapshots.difference import FilesDifferError, shown_changes
 from codex_proxy.parts.snapshots.folders import FolderName
 from codex_proxy.parts.snapshots.forking import check_may_write
 from codex_proxy.parts.snapshots.git import GitError
 from codex_proxy.parts.snapshots.keeper import Keeper
 from codex_proxy.parts.snapshots.patches import patch as patch_of
 from codex_proxy.parts.snapshots.records import TurnFiles
-from codex_proxy.parts.snapshots.reverting import ChangedSinceError, revert
+from codex_proxy.parts.snapshots.reverting import revert
 from codex_proxy.parts.snapshots.threads import in_thread
 from codex_proxy.parts.snapshots.walk import SnapshotError
 from codex_proxy.parts.snapshots.wire import PathChange, TurnChanges
@@ -130,7 +130,7 @@ async def revert_turn(request: web.Request) -> web.Response:
     await _check_may_write(request, turn, files)
     try:
         done = await keeper.write_in(files.folder, work)  # no turn begins between the check and this
-    except ChangedSinceError as error:
+    except FilesDifferError as error:
         raise _changed_since(error.paths, force=given.force) from None
     except SnapshotError as error:
         raise conflict(f"What would be overwritten cannot be kept: {error}.") from None
@@ -157,10 +157,8 @@ async def _check_may_write(request: web.Request, turn: SessionTurn, files: TurnF
 
 
 def _changed_since(paths: Sequence[bytes], *, force: bool) -> Fault:
-    named = ", ".join(shown_paths(tuple(paths[:MAX_NAMED])))
-    more = f" and {len(paths) - MAX_NAMED} more" if len(paths) > MAX_NAMED else ""
     advice = "" if force else " `force` overwrites them, and keeps what is there."
-    message = f"Not as the turn has left them: {named}{more}. Nothing was changed.{advice}"
+    message = f"Not as the turn has left them: {named(paths)}. Nothing was changed.{advice}"
     return Fault(Failure(FaultKind.CONFLICT, excerpt(message, MAX_MESSAGE), param="force"))
 
 
@@ -199,3 +197,9 @@ def _changes(
 def shown_paths(paths: tuple[bytes, ...], most: int = 100) -> list[str]:
     """Returns the first paths of some, as texts."""
     return [escape(os.fsdecode(path)) for path in paths[:most]]
+
+
+def named(paths: Sequence[bytes]) -> str:
+    """Returns the first `MAX_NAMED` paths for a message, with how many more there are."""
+    more = f" and {len(paths) - MAX_NAMED} more" if len(paths) > MAX_NAMED else ""
+    return ", ".join(shown_paths(tuple(paths[:MAX_NAMED]))) + more

@@ -153,16 +153,20 @@ def read_file(folder: int, name: str = FILE) -> IgnoreFile:
     """Returns the patterns of a file in the folder with this descriptor: none if it is a link or may not be read.
     Raises `OSError` where reading fails otherwise: without its rules a folder would have other files.
     """
+    content = read_content(folder, name)
+    return NOTHING if content is None else parse(content)
+
+
+def read_content(folder: int, name: str) -> bytes | None:
+    """Returns the first `MAX_BYTES` of what `read_file` reads, or None; raises what it does."""
     try:
         descriptor = os.open(name, _OPEN, dir_fd=folder)
     except OSError as error:
         if error.errno not in UNREADABLE:
             raise
-        return NOTHING
+        return None
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return NOTHING
-        return parse(os.read(descriptor, MAX_BYTES))
+        return os.read(descriptor, MAX_BYTES) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
     finally:
         os.close(descriptor)
 
@@ -172,7 +176,7 @@ def rules_above(folder: str) -> Rules:
     root of the repository in which it is, and the exclusions of that; without a repository none. Raises `OSError` as
     `read_file` does.
     """
-    above = [*_up_to_repository(folder)]
+    above = [*up_to_repository(folder)]
     if not above:
         return Rules()
     rules = Rules().with_file(_read_at(os.path.join(above[-1], ".git", "info"), "exclude"))
@@ -181,7 +185,7 @@ def rules_above(folder: str) -> Rules:
     return rules
 
 
-def _up_to_repository(folder: str) -> Iterator[str]:
+def up_to_repository(folder: str) -> Iterator[str]:
     """Yields the folder and those above it up to a repository's root; nothing if there is none."""
     found = [folder]
     while len(found) < MAX_ABOVE:

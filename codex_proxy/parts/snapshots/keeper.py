@@ -314,13 +314,12 @@ class Keeper:
         """Removes what is kept of the oldest turns while all snapshots together have too many bytes. Folders with
         worktrees count apart: what these need stays, and would push out the snapshots of all other folders.
         """
-        apart = await in_thread(self._with_worktrees)
-        await self._make_room_in(lambda: apart)
-        await self._make_room_in(lambda: {place for place, _ in names_in(self.root)} - apart)
+        for places in await in_thread(self._places):
+            await self._make_room_in(places)
 
-    async def _make_room_in(self, places: Callable[[], set[str]]) -> None:
-        while (await in_thread(lambda: self._bytes_of(places()))) > self._max_total:
-            turns = await self._turns_by_age(await in_thread(places))
+    async def _make_room_in(self, places: set[str]) -> None:
+        while (await in_thread(partial(self._bytes_of, places))) > self._max_total:
+            turns = await self._turns_by_age(places)
             oldest = turns[: max(1, len(turns) // SHARE_REMOVED)]
             if not oldest:
                 return
@@ -334,26 +333,26 @@ class Keeper:
 
     async def _is_full(self) -> bool:
         """Whether the snapshots of folders without worktrees have more bytes than all may have."""
-        places = await in_thread(lambda: {place for place, _ in names_in(self.root)} - self._with_worktrees())
-        return await in_thread(lambda: self._bytes_of(places)) > self._max_total
+        places, _ = await in_thread(self._places)
+        return await in_thread(partial(self._bytes_of, places)) > self._max_total
 
     def _bytes_of(self, places: Iterable[str]) -> int:
         return sum(self.snapshots_of(place).git.size for place in places)
 
-    def _with_worktrees(self) -> set[str]:
-        """Returns the places with what worktrees need: of them, and of the folders that they were made of."""
-        names = names_in(self.root)
-        return {
-            place
-            for place, _ in names
-            if any(each.startswith(REF_OF_WORKTREES) for each in self.snapshots_of(place).refs())
-        }
+    def _places(self) -> tuple[set[str], set[str]]:
+        """Returns all places, in two sets: the second has those with what worktrees need, of them and of the folders of
+        which they were made.
+        """
+        places = {place for place, _ in names_in(self.root)}
+        apart = {place for place in places if self.snapshots_of(place).refs(REF_OF_WORKTREES)}
+        return places - apart, apart
 
     def has_room_for_worktrees(self) -> bool:
         """Whether the snapshots of folders with worktrees have no more bytes than all may have. Blocks. Raises
         `GitError`, and `OSError`.
         """
-        return self._bytes_of(self._with_worktrees()) <= self._max_total
+        _, places = self._places()
+        return self._bytes_of(places) <= self._max_total
 
     async def _turns_by_age(
         self, places: Container[str]
@@ -368,8 +367,7 @@ class Keeper:
             of_turns: dict[str, list[str]] = {}
             for ref in await in_thread(self.snapshots_of(place).refs):
                 if ref.startswith(REF_OF_TURNS):
-                    turn = ref.removeprefix(REF_OF_TURNS).partition("/")[0]
-                    of_turns.setdefault(turn, []).append(ref)
+                    of_turns.setdefault(id_in(ref), []).append(ref)
             for turn, refs in of_turns.items():
                 record = await self._store.record(name.owner, KIND, record_id(turn))
                 if record is not None and not self.works_on(turn):
@@ -379,12 +377,10 @@ class Keeper:
 
     async def _is_wanted(self, owner: str, ref: str) -> bool:
         if ref.startswith(REF_OF_WORKTREES):
-            session = ref.removeprefix(REF_OF_WORKTREES).partition("/")[0]
-            return await worktree_of(self._store, owner, session) is not None
+            return await worktree_of(self._store, owner, id_in(ref)) is not None
         if not ref.startswith(REF_OF_TURNS):
             return True
-        turn = ref.removeprefix(REF_OF_TURNS).partition("/")[0]
-        return await files_of(self._store, owner, turn) is not None
+        return await files_of(self._store, owner, id_in(ref)) is not None
 
     async def close(self) -> None:
         """Waits for the snapshots after turns that have ended."""
@@ -400,6 +396,11 @@ def _may_write(turn: Turn) -> bool:
 
 def ref_of(turn: str, which: str) -> str:
     return f"{REF_OF_TURNS}{turn}/{which}"
+
+
+def id_in(ref: str) -> str:
+    """Returns the id of the turn, or of the session with a worktree, to which a ref belongs."""
+    return ref.split("/")[2]
 
 
 def _is_opening(ref: str) -> bool:

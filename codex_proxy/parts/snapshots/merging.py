@@ -5,12 +5,18 @@ and nothing is written if that leaves a conflict.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from codex_proxy.files.changes import FileChange, FileState, digest_of
 from codex_proxy.files.writing import PERMISSIONS, write_changes
-from codex_proxy.parts.snapshots.difference import Difference, differences, entries_at, file_changes
+from codex_proxy.parts.snapshots.difference import (
+    Difference,
+    FilesDifferError,
+    differences,
+    entries_at,
+    file_changes,
+)
 from codex_proxy.parts.snapshots.folders import FolderName, FolderSnapshots
 from codex_proxy.parts.snapshots.git import ObjectReader
 from codex_proxy.parts.snapshots.keeper import SNAPSHOT_SECONDS
@@ -22,14 +28,6 @@ MAX_MERGED_FILE: Final = 4 << 20
 """The largest file whose lines are merged, in bytes."""
 MAX_MERGED: Final = 64 << 20
 """Maximum bytes of all files whose lines are merged."""
-
-
-class MergeConflictError(Exception):
-    """The folder has other changes of these paths; nothing was written."""
-
-    def __init__(self, paths: Sequence[bytes]) -> None:
-        super().__init__(paths)
-        self.paths = paths
 
 
 class Done(NamedTuple):
@@ -74,7 +72,7 @@ def merge(
     ref: str,
 ) -> Merged:
     """Writes what was done in a worktree into the folder that it was made of. The ref keeps the files of that from
-    before. `own`: the snapshots of the worktree; `snapshots`: those of the folder. Raises `MergeConflictError`,
+    before. `own`: the snapshots of the worktree; `snapshots`: those of the folder. Raises `FilesDifferError`,
     `SnapshotError`, `GitError`, and `OSError`.
     """
     paths = [each.path for each in done.changes]
@@ -86,10 +84,10 @@ def merge(
         merging = _Merging(own, mine, theirs)
         changes = [*merging.changes(done.changes, entries_at(theirs, kept, paths))]
         if merging.conflicts:
-            raise MergeConflictError(merging.conflicts)
+            raise FilesDifferError(merging.conflicts)
         differing = write_changes(worktree.source, changes, merging.content_of)
     if differing:
-        raise MergeConflictError(differing)
+        raise FilesDifferError(differing)
     return Merged(paths, done.tree, kept, done.left_out)
 
 

@@ -16,7 +16,7 @@ from codex_proxy.files.placed import opened_below
 from codex_proxy.files.private import make_folder, replace_file, temporary_folder
 from codex_proxy.parts.snapshots.difference import Difference
 from codex_proxy.parts.snapshots.git import ATTRIBUTES, GitDirectory, GitError
-from codex_proxy.parts.snapshots.ignored import MAX_ABOVE, MAX_BYTES
+from codex_proxy.parts.snapshots.ignored import read_content, up_to_repository
 from codex_proxy.parts.snapshots.objects import TreeEntry
 
 BRANCH: Final = "worktree"
@@ -63,11 +63,9 @@ def exclusions_of(folder: str) -> bytes:
     """Returns the patterns from outside of a folder's files by which some of them are ignored, as far as they mean the
     same in another folder: the exclusions of its repository, and names in the `.gitignore` of the folders above it.
     """
-    above = [folder]
-    while not os.path.lexists(os.path.join(above[-1], ".git")):
-        if len(above) > MAX_ABOVE or above[-1] == "/":
-            return b""
-        above.append(os.path.dirname(above[-1]))
+    above = [*up_to_repository(folder)]
+    if not above:
+        return b""
     files = [(*Path(above[-1]).parts[1:], ".git", "info", "exclude")]
     files += [(*Path(each).parts[1:], ".gitignore") for each in above[:0:-1]]
     lines = [line for file in files for line in _read(file).splitlines()]
@@ -79,9 +77,7 @@ def _read(names: Sequence[str]) -> bytes:
     to it.
     """
     with contextlib.suppress(OSError), opened_below("/", names[:-1]) as place:
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-        with os.fdopen(os.open(names[-1], flags, dir_fd=place), "rb") as file:
-            return file.read(MAX_BYTES) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
+        return read_content(place, names[-1]) or b""
     return b""
 
 

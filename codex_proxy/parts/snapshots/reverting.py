@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from codex_proxy.files.changes import FileChange, FileState
 from codex_proxy.files.writing import write_changes
 from codex_proxy.parts.snapshots.difference import (
     Difference,
+    FilesDifferError,
     differences,
     entries_at,
     file_changes,
@@ -19,14 +19,6 @@ from codex_proxy.parts.snapshots.git import ObjectReader
 from codex_proxy.parts.snapshots.keeper import SNAPSHOT_SECONDS, ref_of
 from codex_proxy.parts.snapshots.records import TurnFiles
 from codex_proxy.parts.snapshots.walk import Limits
-
-
-class ChangedSinceError(Exception):
-    """Paths are not as the turn has left them; nothing was written."""
-
-    def __init__(self, paths: Sequence[bytes]) -> None:
-        super().__init__(paths)
-        self.paths = paths
 
 
 class Reverted(NamedTuple):
@@ -47,7 +39,7 @@ def revert(
 ) -> Reverted:
     """Writes the files of a turn as they were before it. `force`: also those that were changed since, which a snapshot
     keeps. `snapshots`: those that have the turn's trees; `own`: those of the folder, which is another one in a fork.
-    Raises `ChangedSinceError`, `SnapshotError`, `GitError`, and `OSError`.
+    Raises `FilesDifferError`, `SnapshotError`, `GitError`, and `OSError`.
     """
     with snapshots.git.reader() as reader:
         wanted = file_changes(reader, differences(reader, files.after, files.before))
@@ -56,7 +48,7 @@ def revert(
         if not differing:
             return Reverted(paths, "")
         if not force:
-            raise ChangedSinceError(differing)
+            raise FilesDifferError(differing)
         ref = ref_of(files.turn, f"overwritten-{time.time_ns()}")
         kept = own.take_with(
             FolderName(owner, files.folder), limits, time.monotonic() + SNAPSHOT_SECONDS, ref, paths
@@ -65,13 +57,13 @@ def revert(
             found = entries_at(there, kept, paths)
             lost = [path for path, entry in found.items() if not entry.is_kept]
             if lost:
-                raise ChangedSinceError(lost)
+                raise FilesDifferError(lost)
             now = file_changes(there, [Difference(path, found.get(path), None) for path in paths])
         # All paths are compared once more, also those that are now as they were before the turn.
         changes = [FileChange(old.path, old.before, new.after) for old, new in zip(now, wanted, strict=True)]
         differing = _write(reader, files.folder, changes)
     if differing:
-        raise ChangedSinceError(differing)
+        raise FilesDifferError(differing)
     return Reverted(paths, kept)
 
 

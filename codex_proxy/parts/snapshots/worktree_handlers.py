@@ -23,11 +23,12 @@ from codex_proxy.parts.sessions.commands import conflict
 from codex_proxy.parts.sessions.request_values import id_in, parse, sessions_at
 from codex_proxy.parts.sessions.sessions import Session
 from codex_proxy.parts.snapshots import wire
+from codex_proxy.parts.snapshots.difference import FilesDifferError
 from codex_proxy.parts.snapshots.folders import FolderName, FolderSnapshots
 from codex_proxy.parts.snapshots.forking import check_may_write
 from codex_proxy.parts.snapshots.git import GitError
-from codex_proxy.parts.snapshots.handlers import KEEPER, MAX_NAMED, MAX_REVERTED, shown_paths
-from codex_proxy.parts.snapshots.merging import MergeConflictError, Merged, merge, work_in
+from codex_proxy.parts.snapshots.handlers import KEEPER, MAX_REVERTED, named, shown_paths
+from codex_proxy.parts.snapshots.merging import Merged, merge, work_in
 from codex_proxy.parts.snapshots.records import Worktree, worktree_of
 from codex_proxy.parts.snapshots.repositories import (
     BranchExistsError,
@@ -149,7 +150,7 @@ class _Merging:
             else:
                 work = partial(self._into_branch, branch, message)
                 merged, commit = await self._keeper.write_in(worktree.source, work, worktree.folder)
-        except MergeConflictError as error:
+        except FilesDifferError as error:
             raise _conflicts(error.paths, worktree.source) from None
         except NoRepositoryError:
             message = f"{worktree.source} is not the root of a git repository of its own."
@@ -203,10 +204,8 @@ class _Merging:
 
 
 def _conflicts(paths: Sequence[bytes], source: str) -> Fault:
-    named = ", ".join(shown_paths(tuple(paths[:MAX_NAMED])))
-    more = f" and {len(paths) - MAX_NAMED} more" if len(paths) > MAX_NAMED else ""
     message = (
-        f"Changed otherwise in {source} meanwhile: {named}{more}. Nothing was changed. Make them alike in the "
+        f"Changed otherwise in {source} meanwhile: {named(paths)}. Nothing was changed. Make them alike in the "
         "worktree, by the agent or by hand, and merge again; or merge into a `branch`, where git shows the conflict."
     )
     return Fault.of(FaultKind.CONFLICT, excerpt(message, MAX_MESSAGE))

@@ -28,7 +28,7 @@ from codex_proxy.parts.sessions.sessions import Session
 from codex_proxy.parts.snapshots.folders import FolderName, FolderSnapshots, names_in
 from codex_proxy.parts.snapshots.forking import check_may_write, write_tree
 from codex_proxy.parts.snapshots.git import GitError
-from codex_proxy.parts.snapshots.keeper import REF_OF_WORKTREES, SNAPSHOT_SECONDS, Keeper
+from codex_proxy.parts.snapshots.keeper import REF_OF_WORKTREES, SNAPSHOT_SECONDS, Keeper, id_in
 from codex_proxy.parts.snapshots.records import Worktree, worktree_of
 from codex_proxy.parts.snapshots.repositories import exclusions_of, make_repository
 from codex_proxy.parts.snapshots.threads import in_thread
@@ -145,7 +145,7 @@ async def worktrees_in(store: Store, snapshots: FolderSnapshots, name: FolderNam
     forks share it.
     """
     refs = await in_thread(partial(snapshots.git.refs, REF_OF_WORKTREES))
-    sessions = {ref.removeprefix(REF_OF_WORKTREES).partition("/")[0] for ref in refs}
+    sessions = set(map(id_in, refs))
     found = [await worktree_of(store, name.owner, session) for session in sorted(sessions)]
     return [each for each in found if each is not None and each.folder == name.folder]
 
