@@ -228,8 +228,6 @@ NAMES_AGENTS = "codex_proxy.agents."
 """The list of names and the modules of agents."""
 DECLARES_PARTS = r"codex_proxy\.parts"
 """They name the agents of parts, also of absent ones."""
-NAMES_DIALECTS = "codex_proxy.parts.cassettes.old_format"
-"""The names of dialects in cassettes of version 1; it goes with them."""
 NAMES_CLIENTS = "codex_proxy.commands.connect."
 """What configures clients, of which some are also agents."""
 
@@ -460,7 +458,7 @@ def budgets(module: Module) -> list[str]:
 
 def agent_names(module: Module) -> list[str]:
     """Only the list of names and an agent's own modules name an agent; others ask its spec or the agent itself."""
-    own = (NAMES_AGENTS, NAMES_CLIENTS, NAMES_DIALECTS)
+    own = (NAMES_AGENTS, NAMES_CLIENTS)
     declares = re.fullmatch(rf"{DECLARES_PARTS}(\.\w+)?", module.name)
     if place_of(module.name).startswith(own) or declares:
         return []

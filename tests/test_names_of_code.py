@@ -63,7 +63,6 @@ ALLOWED: Final[dict[str, str]] = {
     "codex_proxy.agents.spec:possible_capabilities": "the names of settings in a spec",
     "codex_proxy.agents.spec:call": "the constants that specs pass to `later`",
     "codex_proxy.parts.upstream.server:__init__": "the constants `make_dialect` of the two APIs",
-    "codex_proxy.parts.cassettes.old_format:_code_of": "the values of DIALECTS, and constants",
     "codex_proxy.parts.mcp.servers:_start": "a constant",
     "codex_proxy.parts.mcp.servers:_transports": "constants",
     "codex_proxy.app.store_lifecycle:_class_of": "what parts declare",

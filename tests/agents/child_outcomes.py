@@ -58,4 +58,4 @@ OF_ALL: Outcomes = {
     **fails("err_http_500", K.UPSTREAM_ERROR),
     **fails("err_http_503_overloaded", K.UNAVAILABLE),
 }
-"""The same of `codex exec` and `codex proto`."""
+"""The outcomes of scenarios of the model server."""

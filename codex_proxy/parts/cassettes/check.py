@@ -20,10 +20,9 @@ from codex_proxy.app.server import Server, make_server
 from codex_proxy.core.json_values import is_json
 from codex_proxy.core.turn import Turn
 from codex_proxy.files.private import replace_file, temporary_folder
-from codex_proxy.parts.cassettes.content import CONTENT_FIELDS, content_of, differences, turn_of
-from codex_proxy.parts.cassettes.file_lines import UnplayableError, group_similar_lines
-from codex_proxy.parts.cassettes.format import SUFFIX, Answer, Cassette, Request, read, sent_data, text_of
-from codex_proxy.parts.cassettes.player import lines_of_turn
+from codex_proxy.parts.cassettes.content import CONTENT_FIELDS, content_of, differences
+from codex_proxy.parts.cassettes.file_lines import group_similar_lines
+from codex_proxy.parts.cassettes.format import SUFFIX, Answer, Cassette, Request, sent_data, text_of
 from codex_proxy.parts.cassettes.replay import Folder, ReplayAgent
 from codex_proxy.parts.cassettes.scrubbing import zero_numbers, zero_times
 from codex_proxy.parts.cassettes.serving import CASSETTE_HEADER
@@ -55,10 +54,6 @@ class CassetteCheck(msgspec.Struct, frozen=True):
     def same(self) -> bool:
         return not self.read and not self.diff
 
-    @property
-    def is_to_update(self) -> bool:
-        return not self.same or bool(self.cassette.old_sessions)
-
 
 async def check_folder(folder: Folder) -> list[CassetteCheck]:
     """Checks every cassette of a folder but those of sessions. Raises `CassetteError` if a server cannot replay
@@ -83,30 +78,15 @@ def _is_of_session(cassette: Cassette) -> bool:
 
 
 def update(folder: Folder, result: CassetteCheck) -> None:
-    """Writes today's answer into the cassette, which then has today's format. Raises `OSError`, and `CassetteError` if
-    an old one cannot be played, or is updated without the one that continues it.
-    """
+    """Writes today's answer into the cassette. Raises `OSError`."""
     cassette, turn = result.cassette, result.turn
-    if cassette.old_sessions and folder.path.is_file():
-        _check_is_last(folder.path, cassette)
     content = cassette.content if turn is None else content_of(turn)
-    try:
-        lines = lines_of_turn(folder.chain(cassette), turn or turn_of(content))
-    except UnplayableError as error:
-        raise CassetteError(f"{cassette.name} cannot be played: {error}. Record it anew.") from error
-    cassette = msgspec.structs.replace(cassette, answer=result.answer, content=content, lines=lines)
+    cassette = msgspec.structs.replace(cassette, answer=result.answer, content=content)
     path = folder.path if folder.path.is_file() else folder.path / f"{cassette.name}{SUFFIX}"
     beside = cassette.name.rpartition("/")[0]
     after = cassette.after.removeprefix(f"{beside}/") if beside else cassette.after
     with replace_file(path) as out:
         out.writelines(text_of(msgspec.structs.replace(cassette, after=after)))
-
-
-def _check_is_last(path: Path, cassette: Cassette) -> None:
-    """Checks that no cassette of version 1 beside it continues this one, whose lines it needs."""
-    for other in map(read, sorted(path.parent.glob(f"*{SUFFIX}"))):
-        if other.old_sessions and other.after == cassette.name:
-            raise CassetteError(f"{other.name} continues {cassette.name}. Update the folder {path.parent}.")
 
 
 @asynccontextmanager

@@ -55,9 +55,7 @@ def commands(say: Callable[..., None], _settings_option: object) -> list[click.C
         from codex_proxy.parts.cassettes.check import update as write_anew
 
         found = _folder(folder)
-        changed = [each for each in run(check_folder(found)) if each.is_to_update]
-        # One of version 1 needs those before it as they are, also if this is interrupted.
-        changed.sort(key=lambda each: len(found.chain(each.cassette)), reverse=True)
+        changed = [each for each in run(check_folder(found)) if not each.same]
         for each in changed:
             write_anew(found, each)
             say(f"updated {each.cassette.name}")
@@ -69,7 +67,7 @@ def commands(say: Callable[..., None], _settings_option: object) -> list[click.C
         """Print the cassette FILE as a conversation."""
         from codex_proxy.parts.cassettes.views import as_conversation
 
-        say(as_conversation(_chain(file)))
+        say(as_conversation(_chain(file)[-1]))
 
     @cassettes.command(name="to-scenario")
     @click.argument("file", type=FOLDER)
@@ -77,8 +75,7 @@ def commands(say: Callable[..., None], _settings_option: object) -> list[click.C
         """Print FILE as a scenario of the fake agent. It begins with the cassettes that FILE continues."""
         from codex_proxy.parts.cassettes.views import scenario
 
-        chain = _chain(file)
-        say(scenario([chain[: index + 1] for index in range(len(chain))]))
+        say(scenario(_chain(file)))
 
     @cassettes.command()
     @click.argument("old", type=FOLDER)

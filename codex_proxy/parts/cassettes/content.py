@@ -6,7 +6,6 @@ Ids, sampling, the order of keys and of tools, and model aliases do not count; c
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -15,12 +14,10 @@ import msgspec
 
 from codex_proxy.core.items import (
     HistoryCall,
-    HistoryItem,
     HistoryMessage,
     HistoryOutput,
     ImagePart,
     Part,
-    TextPart,
     Tool,
     texts_of,
 )
@@ -75,29 +72,6 @@ def content_of(turn: Turn) -> Content:
         ),
         "messages": list(_messages(turn.history, numbers)),
     }
-
-
-def turn_of(content: Content) -> Turn:
-    """Returns a turn with this content, as far as it is recorded."""
-    history: list[HistoryItem] = []
-    for each in content["messages"]:
-        parts = (TextPart(str(each.get("text", ""))),)
-        if "role" in each:
-            history.append(HistoryMessage(each["role"], parts))
-        elif "call" in each:
-            history.append(HistoryCall(f"call_{each['call']}", each["tool"], json.dumps(each["arguments"])))
-        else:
-            history.append(HistoryOutput(f"call_{each['output']}", parts))
-    tools = tuple(
-        Tool(
-            each["name"],
-            each.get("description", ""),
-            msgspec.Raw(msgspec.json.encode(each["parameters"])) if "parameters" in each else None,
-            kind=each.get("kind", "function"),
-        )
-        for each in content["tools"]
-    )
-    return Turn(model=content["model"], history=tuple(history), tools=tools, mode=content["mode"])
 
 
 def _format_of(turn: Turn) -> Any:

@@ -40,10 +40,6 @@ _NAME: Final = re.compile(r"[ -~]{0,200}")
 _VALUE: Final = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]{0,20000}")
 
 
-class UnplayableError(Exception):
-    """The events of a cassette cannot be played. The text says why."""
-
-
 class Line(msgspec.Struct, frozen=True, gc=False):
     """What was said in a turn. `value`: of `session` how the turn has begun on it (`begin`, `resume`, `reopen`), of
     `events` the agent's events, of `reply` a `ReplyLine`, of `call` an MCP call as JSON, of `failed` a `Failure`, of
@@ -98,11 +94,6 @@ class _Part(msgspec.Struct, frozen=True, omit_defaults=True):
     def __post_init__(self) -> None:
         if (self.text is msgspec.UNSET) == (self.url is msgspec.UNSET):
             raise ValueError("a part has either a text or a url")
-
-
-class ReplyParts(msgspec.Struct, frozen=True):
-    parts: list[_Part]
-    success: bool = True
 
 
 class ReplyLine(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -180,11 +171,6 @@ def check_answer(status: Any) -> None:
     msgspec.convert(status, Status)
 
 
-def milliseconds_of(value: msgspec.Raw) -> int:
-    """Returns a line's time. Raises `ValidationError`."""
-    return msgspec.json.decode(value, type=_Milliseconds)
-
-
 _DECODE: Final = {
     "session": msgspec.json.Decoder(Literal["begin", "resume", "reopen"]),
     "events": msgspec.json.Decoder(list[StoredEvent]),
@@ -210,7 +196,7 @@ def line_of(kind: str, content: bytes, ms: msgspec.Raw) -> Line:
         value = msgspec.json.decode(content)
     elif kind == "file":
         check_file_line(value)
-    return Line(milliseconds_of(ms), kind, value)
+    return Line(msgspec.json.decode(ms, type=_Milliseconds), kind, value)
 
 
 def _check_event(event: Event) -> None:
@@ -391,9 +377,9 @@ def _shape_of(before: bytes, line: bytes) -> _Shape | None:
     return _Shape(line[:start], tail, name) if start + len(tail) <= MAX_COMMON_BYTES else None
 
 
-def with_text(line: bytes, name: bytes, text: bytes, most: int = MAX_COMMON_BYTES) -> bytes:
+def with_text(line: bytes, name: bytes, text: bytes) -> bytes:
     """Returns the line with another text (as JSON) in its last field of this name. Raises `ValueError` without one,
-    or if the line has more than `most` bytes without the text.
+    or if the line has more than `MAX_COMMON_BYTES` without the text.
     """
     mark = name + b':"'
     if mark not in line:
@@ -403,8 +389,8 @@ def with_text(line: bytes, name: bytes, text: bytes, most: int = MAX_COMMON_BYTE
         raise ValueError(f"the line before has no text {name.decode()}")
     start += len(mark)
     end = _end_of_string(line, start)
-    if len(line) - (end - start) > most:
-        raise ValueError(f"the line before has more than {most >> 10} KiB beside the text")
+    if len(line) - (end - start) > MAX_COMMON_BYTES:
+        raise ValueError(f"the line before has more than {MAX_COMMON_BYTES >> 10} KiB beside the text")
     return line[: start - 1] + text + line[end + 1 :]
 
 

@@ -16,7 +16,6 @@ from codex_proxy.parts.cassettes.content import Content, format_content
 from codex_proxy.parts.cassettes.file_changes import CheckedLines, FileLine
 from codex_proxy.parts.cassettes.file_lines import (
     LINE_KINDS,
-    MAX_COMMON_BYTES,
     Line,
     check_answer,
     check_head,
@@ -29,14 +28,11 @@ from codex_proxy.parts.cassettes.file_lines import (
     line_of,
     with_text,
 )
-from codex_proxy.parts.cassettes.old_format import KINDS as OLD_KINDS
-from codex_proxy.parts.cassettes.old_format import OldSession, OldSessions, content_of_line
 from codex_proxy.parts.cassettes.settings import CassetteError
 
 VERSION: Final = 2
 FILES_VERSION: Final = 3
 """The version of a file with lines of changed files, which is otherwise like `VERSION`."""
-OLD_VERSION: Final = 1
 SUFFIX: Final = ".jsonl"
 MAX_FILE_BYTES: Final = 256 << 20
 SLICE_BYTES: Final = 1 << 18
@@ -97,13 +93,11 @@ class Cassette(CassetteHead, frozen=True, kw_only=True):
 
     name: str
     """The name of the file, without the suffix."""
-    old_sessions: list[OldSession] = []
-    """The sessions of version 1."""
     request: Request
     content: Content
     answer: Answer
     lines: list[Line] = []
-    """What was said in the turn; none of version 1."""
+    """What was said in the turn."""
 
     @property
     def file_lines(self) -> list[FileLine]:
@@ -113,8 +107,7 @@ class Cassette(CassetteHead, frozen=True, kw_only=True):
     @property
     def calls(self) -> list[dict[str, Any]]:
         """Returns the MCP calls that the server made, with their outputs."""
-        old = [line.value for session in self.old_sessions for line in session.lines if line.kind == "call"]
-        return old or [line.value for line in self.lines if line.kind == "call"]
+        return [line.value for line in self.lines if line.kind == "call"]
 
 
 _FILE_LINE: Final = re.compile(rb'\{"ms":[0-9]+,"file":')
@@ -248,7 +241,6 @@ def parse(data: bytes, path: Path) -> Cassette:
     return Cassette(
         **msgspec.structs.asdict(head),
         name=path.name.removesuffix(SUFFIX),
-        old_sessions=found.old.sessions,
         request=request,
         content=content,
         answer=answer,
@@ -293,14 +285,11 @@ class _ParsedLines(msgspec.Struct):
     content: Content | None = None
     lines: list[Line] = []
     has_session: bool = False
-    old: OldSessions = msgspec.field(default_factory=OldSessions)
     files: CheckedLines = msgspec.field(default_factory=CheckedLines)
     answer: Answer | None = None
     last_line: bytes = b""
     """The line before, if a `next` line can change it."""
     last_kind: str = ""
-    made: int = 0
-    """The bytes of the lines that `next` lines stand for."""
     ended: bool = False
 
     def take(self, line: bytes) -> None:
@@ -313,42 +302,22 @@ class _ParsedLines(msgspec.Struct):
         if self.head is None:
             self.head = _head_of(line, value)
         elif kind == "next":
-            # An agent's lines, which version 1 has, may repeat more, if together they stay within the size of a file.
-            most = MAX_COMMON_BYTES if self.head.cassette >= VERSION else MAX_FILE_BYTES - self.made
-            made = _line_with_texts(before, value[kind], most)
-            self.made += len(made)
-            self._take_line(self.last_kind, made, value)
-        elif kind == "sent" or (kind in self._line_kinds and "ms" in value):
-            self._take_line(*self._kind_and_content(kind, value[kind]), value)
+            self._take_line(self.last_kind, _line_with_texts(before, value[kind]), value)
+        elif kind == "sent" or (kind in LINE_KINDS and "ms" in value):
+            self._take_line(kind, bytes(value[kind]), value)
         elif kind == "request":
             self.request = msgspec.json.decode(line, type=Request)
             check_request(self.request.line, self.request.headers)
-        elif kind == "session" and self._is_old:
-            self.old.add_session(line)
         else:
             self._take_json(kind, {name: msgspec.json.decode(each) for name, each in value.items()})
 
-    @property
-    def _is_old(self) -> bool:
-        return self.head is not None and self.head.cassette == OLD_VERSION
-
-    @property
-    def _line_kinds(self) -> frozenset[str]:
-        return OLD_KINDS if self._is_old else LINE_KINDS
-
-    def _kind_and_content(self, kind: str, value: msgspec.Raw) -> tuple[str, Any]:
-        return content_of_line(kind, value) if self._is_old and kind != "sent" else (kind, bytes(value))
-
-    def _take_line(self, kind: str, content: Any, value: dict[str, msgspec.Raw]) -> None:
-        """Takes a line of the turn or of a stream. If `content` is bytes, a `next` line may follow."""
-        if isinstance(content, bytes):
-            self.last_line, self.last_kind = content, kind
+    def _take_line(self, kind: str, content: bytes, value: dict[str, msgspec.Raw]) -> None:
+        """Takes a line of the turn or of a stream, which a `next` line may follow."""
+        self.last_line, self.last_kind = content, kind
         if kind == "sent":
             if self.answer is None or self.answer.sent is None:
                 raise _WrongLineError(f"there is no stream before it. {_CORRECT_THE_LINE}")
             self.answer.sent.append(msgspec.json.decode(content))
-        elif self._is_old:
-            self.old.add_line(kind, content, value["ms"])
         elif self.has_session or kind in ("session", "call"):
             self.has_session = self.has_session or kind == "session"
             line = line_of(kind, content, value["ms"])
@@ -390,24 +359,22 @@ def _head_of(line: bytes, value: dict[str, msgspec.Raw]) -> CassetteHead:
             "it is no cassette: its first line does not begin with `cassette`. Remove it from the folder."
         )
     version = msgspec.json.decode(value["cassette"])
-    if (
-        not isinstance(version, int)
-        or isinstance(version, bool)
-        or not OLD_VERSION <= version <= FILES_VERSION
-    ):
+    if version == 1:
+        raise _WrongLineError("the cassette has format 1, which no release after 0.3 reads. Record it anew.")
+    if version not in (VERSION, FILES_VERSION) or not isinstance(version, int):
         raise _WrongLineError(
             f"the cassette has format {version}, and this codex-proxy reads up to {FILES_VERSION}. Update codex-proxy."
         )
     return msgspec.json.decode(line, type=CassetteHead)
 
 
-def _line_with_texts(before: bytes, texts: msgspec.Raw, most: int) -> bytes:
-    """Returns the line before with these texts. `most`: the bytes that it may have beside them."""
+def _line_with_texts(before: bytes, texts: msgspec.Raw) -> bytes:
+    """Returns the line before with these texts."""
     if not before:
         raise _WrongLineError(f"no line before it has a text that it could change. {_CORRECT_THE_LINE}")
     for name, text in msgspec.json.decode(texts, type=dict[str, msgspec.Raw]).items():
         try:
-            before = with_text(before, encode(name), bytes(text), most)
+            before = with_text(before, encode(name), bytes(text))
         except ValueError as error:
             raise _WrongLineError(f"{error}. {_CORRECT_THE_LINE}") from None
     return before

@@ -33,7 +33,6 @@ from codex_proxy.core.items import ToolCall
 from codex_proxy.core.turn import Turn
 from codex_proxy.parts.cassettes.file_lines import Line
 from codex_proxy.parts.cassettes.format import Answer, Cassette
-from codex_proxy.parts.cassettes.old_format import as_events
 from codex_proxy.surfaces.answers.fault_table import TABLE
 
 BATCH: Final = 256
@@ -57,13 +56,6 @@ def invalid(name: str, why: str) -> Failure:
     """Returns the failure of a turn whose cassette cannot be replayed."""
     message = f"The cassette {name} cannot be replayed: {why.removesuffix('.')}. Record it anew."
     return Failure(kind=FaultKind.INVALID_REQUEST, code="cassette_invalid", message=message)
-
-
-def lines_of_turn(chain: Sequence[Cassette], turn: Turn) -> list[Line]:
-    """Returns what was said in the last cassette of `chain`, which continues those before. `turn` has its content.
-    Raises `UnplayableError`.
-    """
-    return as_events(chain, turn) if chain[-1].old_sessions else chain[-1].lines
 
 
 def sessions_of(lines: Iterable[Line]) -> list[list[Line]]:

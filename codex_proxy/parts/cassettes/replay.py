@@ -33,14 +33,13 @@ from codex_proxy.parts.cassettes.content import (
     has_placeholders,
     key_of,
 )
-from codex_proxy.parts.cassettes.file_lines import Line, UnplayableError, parts_of
+from codex_proxy.parts.cassettes.file_lines import Line, parts_of
 from codex_proxy.parts.cassettes.format import SUFFIX, Cassette, read
 from codex_proxy.parts.cassettes.player import (
     Pace,
     PlayedSession,
     WriteFiles,
     invalid,
-    lines_of_turn,
     make_played_session,
     sessions_of,
 )
@@ -273,7 +272,7 @@ class ReplayAgent(AgentInFront):
                     raise
                 return await self.missing.open(turn)
             replayed.cassette, replayed.calls = cassette, cassette.calls
-            replayed.sessions = self._sessions(cassette, turn)
+            replayed.sessions = _sessions_of(cassette)
             self._last = replayed.requested
         assert replayed.cassette is not None
         lines, is_last = replayed.sessions.pop(0), not replayed.sessions
@@ -286,15 +285,6 @@ class ReplayAgent(AgentInFront):
         if self._protected is None:
             return None
         return await prepare_files(cassette, turn, self._protected, self.folder.path)
-
-    def _sessions(self, cassette: Cassette, turn: Turn) -> list[list[Line]]:
-        try:
-            found = sessions_of(lines_of_turn(self.folder.chain(cassette), turn))
-        except UnplayableError as error:
-            raise Fault(invalid(cassette.name, str(error))) from error
-        if not found:
-            raise Fault(invalid(cassette.name, "it has no session with an agent"))
-        return found
 
     def take_last(self) -> Turn | None:
         """Returns the last turn that a cassette has answered since the last call, as asked."""
@@ -332,6 +322,13 @@ class ReplayAgent(AgentInFront):
             await session.transport.release(finished=finished)
         elif self.missing is not None:
             await self.missing.release(session, finished=finished)
+
+
+def _sessions_of(cassette: Cassette) -> list[list[Line]]:
+    found = sessions_of(cassette.lines)
+    if not found:
+        raise Fault(invalid(cassette.name, "it has no session with an agent"))
+    return found
 
 
 def _fault(message: str) -> Fault:

@@ -18,11 +18,8 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.items import Activity, Item, Message, Reasoning, ToolCall
 from codex_proxy.core.repair import TurnRepair
-from codex_proxy.parts.cassettes.content import turn_of
-from codex_proxy.parts.cassettes.file_lines import UnplayableError
 from codex_proxy.parts.cassettes.format import Cassette
-from codex_proxy.parts.cassettes.player import events_in, lines_of_turn
-from codex_proxy.parts.cassettes.settings import CassetteError
+from codex_proxy.parts.cassettes.player import events_in
 
 
 class ShownItem(msgspec.Struct):
@@ -44,13 +41,9 @@ class TurnOutput(msgspec.Struct, frozen=True):
     end: TurnEnded | None
 
 
-def turn_output(chain: Sequence[Cassette]) -> TurnOutput:
-    """Returns the output of the last cassette of `chain`, which continues those before. Raises `CassetteError`."""
-    try:
-        lines = lines_of_turn(chain, turn_of(chain[-1].content))
-    except UnplayableError as error:
-        raise CassetteError(f"{chain[-1].name} cannot be played: {error}. Record it anew.") from error
-    events = TurnRepair().feed(events_in(lines))
+def turn_output(cassette: Cassette) -> TurnOutput:
+    """Returns the output of a turn."""
+    events = TurnRepair().feed(events_in(cassette.lines))
     said = ItemTexts()
     said.add(events)
     refusals = {event.id for event in events if isinstance(event, RefusalDelta)}
@@ -85,9 +78,8 @@ def _kind_and_name(item: Item) -> tuple[str, str]:
 # --- as a conversation ----------------------------------------------------------------------------
 
 
-def as_conversation(chain: Sequence[Cassette]) -> str:
-    """Returns the last cassette of `chain` as a text for people: who said what."""
-    cassette = chain[-1]
+def as_conversation(cassette: Cassette) -> str:
+    """Returns a cassette as a text for people: who said what."""
     lines = [
         f"{cassette.name}: {cassette.agent} {cassette.version}".rstrip(),
         f"{cassette.request.line}, {cassette.content['mode']}, answered with {cassette.answer.status}",
@@ -101,7 +93,7 @@ def as_conversation(chain: Sequence[Cassette]) -> str:
         lines += ["", *_message_lines(message)]
     for call in cassette.calls:
         lines += ["", f"[MCP call] {call['tool']}({call['arguments']})", call["output"]["text"]]
-    answer = turn_output(chain)
+    answer = turn_output(cassette)
     for item in answer.items:
         lines += ["", *_item_lines(item)]
     if cassette.file_lines:
@@ -143,10 +135,10 @@ def _end_lines(answer: TurnOutput) -> Iterator[str]:
 # --- as a scenario --------------------------------------------------------------------------------
 
 
-def scenario(chains: Sequence[Sequence[Cassette]]) -> str:
-    """Returns a scenario of the fake agent with a step for the last cassette of each chain."""
-    steps = [_step(turn_output(chain)) for chain in chains]
-    last = chains[-1][-1]
+def scenario(chain: Sequence[Cassette]) -> str:
+    """Returns a scenario of the fake agent with a step for each of these cassettes."""
+    steps = [_step(turn_output(cassette)) for cassette in chain]
+    last = chain[-1]
     text = {"about": f"Recorded from {last.agent} {last.version}".rstrip() + ".", "steps": steps}
     return json.dumps(text, indent=1, ensure_ascii=False)
 

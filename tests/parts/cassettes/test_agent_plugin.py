@@ -12,7 +12,6 @@ import pytest
 from codex_proxy.app.server import Server
 from codex_proxy.parts.cassettes.check import check_folder, report
 from codex_proxy.parts.cassettes.replay import Folder
-from codex_proxy.parts.cassettes.settings import CassetteError
 from tests.parts.cassettes.talking import running_server
 
 EXAMPLE: Final = Path(__file__).parents[3] / "examples" / "oneshot_agent"
@@ -53,17 +52,3 @@ async def test_a_turn_of_a_plugin_is_replayed_without_the_plugin(
     (result,) = await check_folder(Folder(folder))
     assert result.same, report([result])
     assert "oneshot_agent" not in sys.modules
-
-
-def test_an_old_cassette_of_a_plugin_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
-    file = tmp_path / "x.jsonl"
-    lines = (
-        '{"cassette":1,"agent":"oneshot"}',
-        '{"request":"POST /v1/chat/completions","body":{"model":"any","messages":[]}}',
-        '{"turn":{"mode":"agent","model":"any"}}',
-        '{"session":"oneshot_agent.dialect:OneShotTurn"}',
-        '{"end":4}',
-    )
-    file.write_text("\n".join(lines) + "\n")
-    with pytest.raises(CassetteError, match=r"x\.jsonl, line 4: there is no dialect .*record the turn anew"):
-        Folder(file)

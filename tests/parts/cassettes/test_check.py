@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ from codex_proxy.agents.codex_app_server import app_server_dialect
 from codex_proxy.cli import main
 from codex_proxy.core.events import TextDelta
 from codex_proxy.parts.acp import process
-from codex_proxy.parts.cassettes import check
 from codex_proxy.surfaces.chat import render
 from tests.parts.cassettes.talking import (
     WEATHER,
@@ -25,7 +22,6 @@ from tests.parts.cassettes.talking import (
     responses_loop,
     running_server,
 )
-from tests.parts.cassettes.test_hostile_files import OLD
 
 
 async def record_turns(folder: Path, **settings: Any) -> Path:
@@ -126,53 +122,6 @@ def test_a_change_of_a_dialect_is_not_seen(tmp_path: Path, monkeypatch: pytest.M
     folder = _run(record_turns(tmp_path))
     monkeypatch.setattr(app_server_dialect, "TextDelta", lambda id, text: TextDelta(id, text.upper()))
     assert command("check", folder).output == "7 cassettes: as recorded.\n"
-
-
-def test_an_old_cassette_is_checked_and_updated_to_todays_format(tmp_path: Path) -> None:
-    folder = tmp_path / "cassettes"
-    shutil.copytree(OLD, folder)
-    names = sorted(path.name for path in folder.iterdir())
-    assert command("check", folder).output == "2 cassettes: as recorded.\n"
-    assert command("update", folder).output.endswith("2 cassettes, 2 updated.\n")
-    texts = [(folder / name).read_text("utf-8") for name in names]
-    assert [text[:14] for text in texts] == ['{"cassette":2,'] * 2
-    assert not [text for text in texts if '"from"' in text or "app-server" in text]
-    assert command("check", folder).output == "2 cassettes: as recorded.\n"
-    assert command("update", folder).output == "2 cassettes, 0 updated.\n"
-
-
-def test_an_old_cassette_is_not_updated_without_the_one_that_continues_it(tmp_path: Path) -> None:
-    folder = tmp_path / "cassettes"
-    shutil.copytree(OLD, folder)
-    first = min(folder.iterdir())
-    before = first.read_bytes()
-    result = command("update", first)
-    assert (result.exit_code, f"Update the folder {folder}." in result.output) == (1, True), result.output
-    assert first.read_bytes() == before
-    assert command("update", folder).exit_code == 0
-    assert command("update", first).output == "1 cassettes, 0 updated.\n"
-
-
-def test_old_cassettes_can_be_played_after_an_interrupted_update(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "cassettes"
-    shutil.copytree(OLD, folder)
-    written: list[Any] = []
-
-    def write_one(*given: Any) -> None:
-        if written:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        written.append(given)
-        update(*given)
-
-    update = check.update
-    monkeypatch.setattr(check, "update", write_one)
-    assert command("update", folder).exit_code == 1
-    monkeypatch.setattr(check, "update", update)
-    assert command("check", folder).output == "2 cassettes: as recorded.\n"
-    assert command("update", folder).output.endswith("2 cassettes, 1 updated.\n")
-    assert command("check", folder).output == "2 cassettes: as recorded.\n"
 
 
 def test_a_cassette_is_shown_as_a_conversation(tmp_path: Path) -> None:

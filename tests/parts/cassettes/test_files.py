@@ -293,7 +293,7 @@ async def test_the_commands_show_compare_and_keep_what_was_done_to_files(place: 
     folder = Folder(place.cassettes) if await place.record(AFTER) else None
     assert folder is not None
     (cassette,) = folder.cassettes.values()
-    shown = as_conversation([cassette])
+    shown = as_conversation(cassette)
     assert "[files]\n" in shown
     assert {"changed a.py", "removed d/e", "added empty", "added new/\\xff"} <= set(shown.splitlines())
     (result,) = await check_folder(folder)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import pkgutil
-import re
 import socket
 import subprocess
 import sys
@@ -21,22 +19,19 @@ from click.testing import CliRunner
 from codex_proxy.cli import main
 from codex_proxy.core.events import AccountLimitsReported
 from codex_proxy.core.faults import UserError
-from codex_proxy.parts.cassettes import format, old_format
-from codex_proxy.parts.cassettes.settings import CassetteError
+from codex_proxy.parts.cassettes import format
 from tests.parts.cassettes.talking import running_server
 
 ROOT: Final = Path(__file__).parents[3]
 RECORDED: Final = ROOT / "examples/tests_with_openai/cassettes/two-cities"
-OLD: Final = ROOT / "tests/golden/old_cassettes"
-"""Cassettes of version 1."""
 NAME: Final = "0001-fake-tool-calls-is-it-sunny-in-paris-an"
 COMMANDS: Final = ("show", "check", "to-scenario", "update", "diff")
 SESSION: Final = 5
 """The line of the session, from 0."""
 
 
-def recorded_lines(folder: Path = RECORDED) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / f"{NAME}.jsonl").read_text("utf-8").splitlines()]
+def recorded_lines() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (RECORDED / f"{NAME}.jsonl").read_text("utf-8").splitlines()]
 
 
 def write(folder: Path, lines: list[dict[str, Any]], name: str = "x") -> Path:
@@ -61,111 +56,16 @@ async def start_replay(folder: Path) -> None:
         pass
 
 
-SESSIONS: Final[dict[str, dict[str, Any]]] = {
-    "a program to start": {"session": "subprocess:Popen", "facts": {"args": ["touch", "MARK"]}},
-    "a function": {"session": "os:system", "facts": {"command": "touch MARK"}},
-    "a dotted name": {"session": "subprocess.Popen", "facts": {"args": ["touch", "MARK"]}},
-    "an attribute's attribute": {"session": "subprocess:Popen.__init__", "facts": {}},
-    "a builtin": {"session": "builtins:open", "facts": {"file": "MARK", "mode": "w"}},
-    "a module to import": {"session": "planted_module:Anything"},
-    "a module without a class": {"session": "planted_module"},
-    "a class of ours that is no dialect": {"session": "codex_proxy.parts.cassettes.format:Line"},
-    "a dialect by its reference": {"session": "codex_proxy.parts.cassettes.old_exec:CodexExec"},
-    "a base of dialects": {"session": "codex_proxy.agents.dialect:SingleTurn"},
-    "a plugin that nobody named": {"session": "oneshot_agent.dialect:OneShotTurn"},
-    "a name that is no text": {"session": ["app-server"]},
-    "a name that is a number": {"session": 1},
-    "a name in other letters": {"session": "App-Server"},
-    "a name of an attribute": {"session": "__class__"},
-    "a fact that is not known": {"session": "app-server", "facts": {"args": ["touch", "MARK"]}},
-    "a fact of another type": {"session": "app-server", "facts": {"parallel_calls": {"a": 1}}},
-    "an object as a class": {"session": "acp", "facts": {"preset": {"__class__": "subprocess.Popen"}}},
-    "a preset that is not known": {"session": "acp", "facts": {"preset": "subprocess:Popen"}},
-    "a preset of another type": {"session": "acp", "facts": {"preset": {"name": "x", "argv": "touch MARK"}}},
-    "a preset that is missing": {"session": "acp", "facts": {}},
-    "a preset with an unknown field": {
-        "session": "acp",
-        "facts": {"preset": {"name": "x", "title": "x", "argv": [], "make": "os:system"}},
-    },
-    "a channel": {"session": "app-server", "facts": {"channel": 2}},
-    "a context": {"session": "chat", "facts": {"model": "m", "context": {}}},
-    "refused fields of another type": {"session": "chat", "facts": {"model": "m", "refused": [1]}},
-    "a class of errors": {"session": "chat", "facts": {"errors": "os:system"}},
-    "facts that are a list": {"session": "exec", "facts": []},
-    "facts that are null": {"session": "exec", "facts": None},
-    "huge facts": {"session": "chat", "facts": {"model": "m" * (1 << 20)}},
-    "many facts": {"session": "chat", "facts": {"refused": ["a"] * 50_000}},
-    "an origin of another type": {"session": "app-server", "origin": {"a": 1}},
-    "another field": {"session": "app-server", "class": "subprocess:Popen"},
-}
-
-
-def test_all_code_that_cassettes_of_version_1_need_is_there() -> None:
-    """Modules of other parts may be renamed: a name that leads nowhere would be found by a user alone."""
-    source = Path(old_format.__file__).read_text()
-    named = re.findall(r'_(acp|upstream)\("([\w.]+:\w+)"\)', source)
-    assert {part for part, _ in named} == {"acp", "upstream"}
-    references = [f"codex_proxy.parts.{part}.{name}" for part, name in named]
-    for reference in (*references, *old_format.DIALECTS.values()):
-        pkgutil.resolve_name(reference)
-
-
-def test_an_old_cassette_of_an_absent_part_is_refused_with_the_name_of_the_part(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines = recorded_lines(OLD)
-    dialect = lines[SESSION]["session"]
-    assert isinstance(old_format.DIALECTS, dict)
-    monkeypatch.setitem(old_format.DIALECTS, dialect, "codex_proxy.parts.absent.dialect:Any")
-    with pytest.raises(CassetteError, match="its agent is of the part absent, which is not in"):
-        format.parse(b"".join(json.dumps(line).encode() + b"\n" for line in lines), tmp_path / "a.jsonl")
-
-
-@pytest.mark.parametrize("what", SESSIONS)
-def test_a_session_that_names_no_dialect_of_the_table_is_an_error_with_its_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
-    modules = tmp_path / "modules"
-    modules.mkdir()
-    mark = tmp_path / "mark"
-    (modules / "planted_module.py").write_text(f"open({str(mark)!r}, 'w').close()\nclass Anything: pass\n")
-    monkeypatch.syspath_prepend(modules)
-    monkeypatch.syspath_prepend(ROOT / "examples/oneshot_agent")
-    for name in ("planted_module", "oneshot_agent", "oneshot_agent.dialect"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    lines = recorded_lines(OLD)
-    lines[SESSION] = json.loads(json.dumps(SESSIONS[what]).replace("MARK", str(mark)))
-    file = write(tmp_path / "cassettes", lines)
-    before = set(sys.modules)
-    for command in COMMANDS:
-        status, said = run(command, file.parent)
-        assert status == 1, said
-        assert f"{file}, line {SESSION + 1}: " in said
-    with pytest.raises(UserError, match=f"line {SESSION + 1}: "):
-        asyncio.run(start_replay(file.parent))
-    assert not mark.exists()
-    assert {"planted_module", "oneshot_agent.dialect"}.isdisjoint(set(sys.modules) - before)
-
-
-def test_a_session_without_a_dialect_has_calls_alone(tmp_path: Path) -> None:
-    lines = recorded_lines(OLD)
-    lines[SESSION] = {"session": ""}
+def test_a_cassette_of_version_1_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    lines = recorded_lines()
+    lines[0]["cassette"] = 1
     file = write(tmp_path / "cassettes", lines)
     for command in COMMANDS:
         status, said = run(command, file.parent)
-        assert (status, f"{file}, line {SESSION + 2}: " in said) == (1, True), said
-    with pytest.raises(UserError, match=f"line {SESSION + 2}: "):
+        assert (status, f"{file}, line 1: the cassette has format 1, " in said) == (1, True), said
+        assert "Record it anew." in said
+    with pytest.raises(UserError, match="line 1: the cassette has format 1"):
         asyncio.run(start_replay(file.parent))
-
-
-def test_deep_facts_are_an_error_with_their_line(tmp_path: Path) -> None:
-    file = write(tmp_path / "cassettes", recorded_lines(OLD))
-    deep = '{"session":"acp","facts":{"preset":' + '{"a":' * 100_000 + "1" + "}" * 100_000 + "}}"
-    lines = file.read_text("utf-8").splitlines()
-    lines[SESSION] = deep
-    file.write_text("\n".join(lines) + "\n", "utf-8")
-    status, said = run("show", file.parent)
-    assert (status, f"line {SESSION + 1}: " in said) == (1, True)
 
 
 @pytest.mark.parametrize("file", ["", ".", "/"])

@@ -222,24 +222,3 @@ def test_a_damaged_file_is_read_or_is_an_error_that_names_the_line(data: st.Data
     except CassetteError as error:
         says = str(error)
     assert says.startswith("a.jsonl, line ") or damage == "other value"
-
-
-def test_an_old_file_may_repeat_long_lines_within_the_size_of_a_file(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    long = b"i" * 5000
-    lines = [
-        b'{"cassette":1,"agent":"codex-exec"}',
-        b'{"request":"POST /v1/chat/completions"}',
-        b'{"turn":{}}',
-        b'{"session":"exec"}',
-        b'{"ms":0,"from":{"id":"' + long + b'","text":"a"}}',
-        b'{"ms":1,"next":{"text":"b"}}',
-        b'{"ms":2,"next":{"text":"c"}}',
-    ]
-    text = b"\n".join([*lines, b'{"answer":200,"body":{}}', b'{"end":8}\n'])
-    found = parse(text, Path("a.jsonl"))
-    assert [line.value[-4:] for line in found.old_sessions[0].lines] == [b'"a"}', b'"b"}', b'"c"}']
-    monkeypatch.setattr(format, "MAX_FILE_BYTES", 9000)
-    with pytest.raises(CassetteError, match="line 7: the line before has more than 3 KiB beside the text"):
-        parse(text, Path("a.jsonl"))
