@@ -27,7 +27,6 @@ from codex_proxy.parts import agent_tables
 from codex_proxy.settings.fields import Settings, split_list
 from codex_proxy.settings.flags import KEYS_OF_TABLES, settings_in
 from codex_proxy.settings.load import load, unused_settings, variables_of
-from codex_proxy.settings.old_names import advice_about
 from codex_proxy.settings.sources import default_config_file
 
 MAX_SECONDS = 90.0
@@ -118,9 +117,7 @@ def _end(text: str) -> str:
 
 
 def _remarks_on(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yields what of valid settings is old or has no effect, each with advice."""
-    if settings.old_names:
-        yield f"have old names: {', '.join(settings.old_names)}", " ".join(advice_about(settings.old_names))
+    """Yields what of valid settings has no effect, each with advice."""
     if unknown := settings.unknown_variables:
         advice = " ".join(f"{name}: {hint}{_end(hint)}" for name, hint in unknown.items())
         yield f"these variables set nothing: {', '.join(unknown)}", advice

@@ -33,7 +33,6 @@ from codex_proxy.core.keys import digest_of
 from codex_proxy.http.page import PageContent
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import unused_settings, variables_of
-from codex_proxy.settings.old_names import advice_about
 from codex_proxy.surfaces.chat.wire import ChatRequest
 from codex_proxy.surfaces.messages.wire import MessagesRequest
 from codex_proxy.surfaces.responses.wire import ResponseRequest
@@ -106,8 +105,6 @@ async def serve_to_the_end(settings: Any, say: Callable[..., None], *, worker: i
     `worker`: this process's number among several, 0 for the only one.
     """
     server = None
-    for advice in advice_about(settings.old_names):
-        log.warning("old_setting", text=advice)
     for name, hint in settings.unknown_variables.items():
         log.warning("unknown_variable", name=name, text=f"It sets nothing: {hint}")
     raise_open_files()

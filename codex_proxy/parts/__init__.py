@@ -66,10 +66,6 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     """
     extra: str = ""
     """The extra of this project with the packages that its stores need."""
-    old_names: Mapping[str, str] = {}
-    """Old names of its settings, which the next release does not accept, each with today's: `table.key`, or
-    `setting.NAME.key` for a table of several; with `*` for NAME it applies to each.
-    """
     fake_dialects: Mapping[str, str] = {}
     """The protocols that the fake agent can speak with the part: the `AgentSpec` for each."""
     programs: str = ""
@@ -143,7 +139,7 @@ KNOWN: Final[Mapping[str, KnownPart]] = {
     ),
     "acp": KnownPart(
         agents=("gemini", "qwen", "opencode", "copilot", "claude-acp", "codex-acp", "kimi", "acp"),
-        settings=("acp", "agent_command", "agent_env", "agent_usage", "agent_unconfined"),
+        settings=("acp",),
         flags=("agent_command", "agent_env", "agent_usage", "agent_unconfined"),
         fake_dialects=("acp",),
     ),
@@ -170,13 +166,7 @@ KNOWN: Final[Mapping[str, KnownPart]] = {
     ),
     "upstream": KnownPart(
         agents=("openai-chat", "openai-responses"),
-        settings=(
-            *("upstream_key", "upstream_url", "upstreams"),
-            *("upstream_ca_file", "upstream_connect_timeout", "upstream_first_byte_timeout"),
-            *("upstream_retries", "upstream_retry_wait", "upstream_breaker_failures"),
-            *("upstream_key_file", "upstream_idle_timeout"),
-            "OPENAI_BASE_URL_INTERNAL",
-        ),
+        settings=("upstream_key", "upstream_url", "upstreams", "OPENAI_BASE_URL_INTERNAL"),
         flags=("upstream_url",),
         paths=PASSED_PATHS,
     ),

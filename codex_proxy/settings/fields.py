@@ -14,7 +14,6 @@ from codex_proxy.admission.routes import Route
 from codex_proxy.agents.names import DEFAULT_AGENT, check_name, names
 from codex_proxy.core.turn import Approvals, Sandbox
 from codex_proxy.parts import absent_part, absent_part_text, agent_tables, declared, parts, shared_store
-from codex_proxy.settings.old_names import OLD_NAMES
 from codex_proxy.settings.sources import SourcedSettings, default_config_file
 from codex_proxy.settings.tables import AgentTable, TableName, WebhookTable, from_variables, join_list
 
@@ -304,7 +303,6 @@ class CoreSettings(SourcedSettings):
 
     _file: Path | None = PrivateAttr(default=None)
     _server: CoreSettings | None = PrivateAttr(default=None)
-    _old_names: tuple[str, ...] = PrivateAttr(default=())
     _unknown_variables: dict[str, str] = PrivateAttr(default={})
 
     @field_validator("*", mode="before")
@@ -390,14 +388,6 @@ class CoreSettings(SourcedSettings):
     def config_file(self) -> Path:
         """The file that was read, or that would have been."""
         return self._file or default_config_file()
-
-    @property
-    def old_names(self) -> tuple[str, ...]:
-        """The old names that were used, also in tables of agents."""
-        tables = self.agents.values()
-        return self._old_names + tuple(
-            name for name in OLD_NAMES if any(name in table.own_settings for table in tables)
-        )
 
     @property
     def unknown_variables(self) -> dict[str, str]:

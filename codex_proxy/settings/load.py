@@ -17,7 +17,6 @@ from codex_proxy.core.faults import UserError
 from codex_proxy.parts import absent_part, absent_part_text, parts
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.flags import KEYS_OF_TABLES, settings_in, spelled
-from codex_proxy.settings.old_names import OLD_NAMES, old_names_in
 from codex_proxy.settings.sources import default_config_file, settings_file
 
 
@@ -29,7 +28,7 @@ def load(flags: dict[str, Any], config_file: Path | None) -> Settings:
         is_other = os.path.lexists(config_file)
         raise UserError(f"the file {config_file} {'is no regular file' if is_other else 'does not exist'}")
     file = config_file or default_config_file()
-    in_file = _check_names(file, {*_names_in_file(), *OLD_NAMES})
+    _check_names(file, _names_in_file())
     _check_variables(os.environ)
     given = settings_in(flags)
     try:
@@ -40,7 +39,6 @@ def load(flags: dict[str, Any], config_file: Path | None) -> Settings:
     except ValueError as error:  # a variable of a table that is not JSON
         raise UserError(str(error)) from error
     settings._file = file
-    settings._old_names = tuple(old_names_in(dict.fromkeys((*in_file, *given)), os.environ))
     settings._unknown_variables = unknown_variables(os.environ)
     return settings
 
@@ -78,6 +76,7 @@ _TRACES: Final = "traces are set by OpenTelemetry's own variables here (docs/ope
 OF_OTHER_SERVERS: Final[Mapping[str, str]] = {
     "PROXY_USE_APP_SERVER": "it is `PROXY_AGENT` here",
     "PROXY_SANDBOX_MODE": "it is `PROXY_SANDBOX` here",
+    "PROXY_SSE_KEEPALIVE_MS": "it is `HEARTBEAT_INTERVAL` here, in seconds",
     "PROXY_CODEX_WORKDIR": "it is `PROXY_WORKDIR` here",
     "PROXY_ENABLE_METRICS": "it is `PROXY_METRICS` here",
     "PROXY_METRICS_TOKEN": "it is `PROXY_METRICS_KEY` here",
@@ -99,8 +98,7 @@ OF_OTHER_SERVERS: Final[Mapping[str, str]] = {
 
 def unknown_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Returns the variables that begin with `PROXY_` and set nothing, each with a hint at what may be meant."""
-    known = {f"PROXY_{name.upper()}" for name in OLD_NAMES}
-    known.update(variable for name in Settings.model_fields for variable in variables_of(name))
+    known = {variable for name in Settings.model_fields for variable in variables_of(name)}
     tables = tuple(
         f"PROXY_{name.upper()}_"
         for name, field in Settings.model_fields.items()
@@ -155,9 +153,10 @@ def _advice_for(name: str, known: Iterable[str]) -> str:
     return f"is `{near[0]}` meant?" if near else "docs/configuration.md lists all of them"
 
 
-def _check_names(file: Path, known: Collection[str]) -> tuple[str, ...]:
+def _check_names(file: Path, known: Collection[str]) -> None:
+    """Raises `UserError` if the file cannot be read, or has a name that is not `known`."""
     if not file.is_file():
-        return ()
+        return
     try:
         text = file.read_text("utf-8")
         if text.startswith("\ufeff"):
@@ -175,7 +174,6 @@ def _check_names(file: Path, known: Collection[str]) -> tuple[str, ...]:
                 name.lower().removeprefix("proxy_"), [each for each in known if each.islower()]
             )
             raise UserError(f"{file}: there is no setting `{name}`; {advice}")
-    return tuple(names)
 
 
 _NEEDS_ONE_OF: Final[Mapping[str, tuple[str, ...]]] = {

@@ -1,4 +1,4 @@
-"""Where settings come from: a flag, else the environment, else the settings file, else an old name."""
+"""Where settings come from: a flag, else the environment, else the settings file."""
 
 from __future__ import annotations
 
@@ -6,17 +6,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from pydantic import model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
-
-from codex_proxy.settings.old_names import with_new_names
 
 _file: Path | None = None
 
@@ -60,10 +56,3 @@ class SourcedSettings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         file = TomlConfigSettingsSource(settings_cls, toml_file=_file)
         return init_settings, env_settings, file
-
-    @model_validator(mode="before")
-    @classmethod
-    def _with_new_names(cls, values: Any) -> Any:
-        # An assignment, for the table of an agent, comes with the values of all settings, which have new names already.
-        is_new = isinstance(values, dict) and not values.keys() >= cls.model_fields.keys()
-        return with_new_names(values, os.environ) if is_new else values

@@ -72,7 +72,7 @@ def known_of(part: Part) -> KnownPart:
     variables = [each for each in choices if not each.startswith("PROXY_")]
     return KnownPart(
         agents=tuple(part.agents),
-        settings=(*names, *part.old_names, *variables),
+        settings=(*names, *variables),
         tools=part.tools,
         stores=tuple(part.stores),
         flags=tuple(flag.name for flag in part.flags),

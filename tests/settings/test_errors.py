@@ -72,11 +72,11 @@ def test_variables_that_set_nothing_are_named_with_the_one_that_is_meant() -> No
         "PROXY_WEBHOOKS_URLS": "1",
         "PROXY_WEBHOOKS_SECRET": "1",
         "proxy_port": "1",
-        "PROXY_STORE_PATH": "1",
     }
     of_others = {"HTTP_PROXY": "1", "PORT": "1", "PROXY_EMPTY": ""}
     assert unknown_variables({**known, **of_tables, **of_others}) == {}
-    found = unknown_variables({"PROXY_PROT": "1", "PROXY_SANDBOX_MODE": "1"})
+    found = unknown_variables({"PROXY_PROT": "1", "PROXY_SANDBOX_MODE": "1", "PROXY_STORE_PATH": "1"})
+    assert found["PROXY_STORE_PATH"] == "is `PROXY_STORE` meant?"
     assert found["PROXY_PROT"] == "is `PROXY_PORT` meant?"
     assert found["PROXY_SANDBOX_MODE"] == "it is `PROXY_SANDBOX` here"
 
@@ -95,14 +95,11 @@ async def test_doctor_and_the_log_name_a_variable_that_sets_nothing(
     assert [line["name"] for line in logged if line["event"] == "unknown_variable"] == ["PROXY_PROT"]
 
 
-def test_doctor_names_all_that_is_old_or_has_no_effect_at_once(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_names_all_that_has_no_effect_at_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROXY_PROT", "1")
-    monkeypatch.setenv("PROXY_SSE_KEEPALIVE_MS", "1000")
     given = {"state_dir": file.parent, "workdir": file.parent, "agent": "fake", "metrics_key": "key"}
     check = settings_check(load({**given, "codex_bin": "codex"}, file), file, {})
-    named = ("PROXY_PROT", "sse_keepalive_ms", "PROXY_METRICS_KEY (only with PROXY_METRICS)", "CODEX_BIN")
+    named = ("PROXY_PROT", "PROXY_METRICS_KEY (only with PROXY_METRICS)", "CODEX_BIN")
     assert [name for name in named if name not in check.message] == []
     assert "is `PROXY_PORT` meant? Remove them" in check.advice
 

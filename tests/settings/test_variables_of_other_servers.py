@@ -7,7 +7,6 @@ from pathlib import Path
 
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import OF_OTHER_SERVERS, unknown_variables
-from codex_proxy.settings.old_names import OLD_NAMES
 
 MIGRATION = Path(__file__).parents[2] / "docs" / "migration.md"
 
@@ -22,7 +21,7 @@ LINES = re.findall(r"^- ((?:`[^`]+`(?:, )?)+): (.*)$", OTHERS, re.MULTILINE)
 
 
 def test_every_variable_on_the_page_of_migration_is_answered_with_what_the_page_says() -> None:
-    known = {f"PROXY_{name.upper()}" for name in (*Settings.model_fields, *OLD_NAMES)}
+    known = {f"PROXY_{name.upper()}" for name in Settings.model_fields}
     answered = set()
     for names, said in LINES:
         for old in re.findall(r"`(PROXY_\w+\*?)[`=]", names):

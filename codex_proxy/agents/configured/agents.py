@@ -21,7 +21,6 @@ from codex_proxy.core.turn import MODEL_SEPARATOR
 from codex_proxy.parts import Part, agent_tables, parts
 from codex_proxy.process.launch import FOLDER_REMOVED, is_folder_removed
 from codex_proxy.settings.fields import Settings
-from codex_proxy.settings.old_names import with_new_names
 from codex_proxy.settings.tables import ONLY_TABLE, AgentTable
 
 if TYPE_CHECKING:
@@ -234,7 +233,7 @@ def _from_agent_table(settings: Settings, name: str, table: AgentTable) -> Confi
 
 
 def _own_settings(table: AgentTable) -> dict[str, Any]:
-    values = with_new_names(table.own_settings, {})
+    values = table.own_settings
     for setting in agent_tables():  # the agent itself is the only one of them
         if isinstance(found := values.pop(setting, {}), dict):
             values |= found.get(ONLY_TABLE, {})

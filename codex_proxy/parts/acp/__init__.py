@@ -28,13 +28,6 @@ class AcpSettings(BaseModel):
     acp: AcpTable = Field(AcpTable(), description="the program of an ACP agent")
 
 
-_FLAGS: Final = (
-    Flag("agent_command", "acp.command", "COMMAND"),
-    Flag("agent_env", "acp.env", "NAMES"),
-    Flag("agent_usage", "acp.usage"),
-    Flag("agent_unconfined", "acp.unconfined"),
-)
-
 PART: Final = Part(
     name="acp",
     page="agents.md",
@@ -49,8 +42,12 @@ PART: Final = Part(
         "acp": "codex_proxy.parts.acp.acp_specs:ACP_SPEC",
     },
     settings="codex_proxy.parts.acp:AcpSettings",
-    flags=_FLAGS,
-    old_names={flag.name: flag.setting for flag in _FLAGS},
+    flags=(
+        Flag("agent_command", "acp.command", "COMMAND"),
+        Flag("agent_env", "acp.env", "NAMES"),
+        Flag("agent_usage", "acp.usage"),
+        Flag("agent_unconfined", "acp.unconfined"),
+    ),
     fake_dialects={"acp": "codex_proxy.parts.acp.acp_specs:FAKE_SPEC"},
     programs="codex_proxy.parts.acp.acp_setup:program_of_client",
 )

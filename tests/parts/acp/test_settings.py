@@ -1,4 +1,4 @@
-"""The table `[acp]`: its flags, variables and old names."""
+"""The table `[acp]`: its flags and variables."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.agents.configured.agents import configured_agents
-from codex_proxy.commands.doctor import settings_check
 from codex_proxy.core.faults import UserError
 from codex_proxy.parts import own_settings
-from codex_proxy.parts.acp import PART, AcpSettings, AcpTable
+from codex_proxy.parts.acp import AcpSettings, AcpTable
 from codex_proxy.settings.load import load
 
 
@@ -43,32 +41,3 @@ def test_one_variable_may_have_a_whole_table(file: Path, monkeypatch: pytest.Mon
 def test_a_wrong_value_of_a_flag_is_named_by_the_flag(file: Path) -> None:
     with pytest.raises(UserError, match=r"^--agent-usage is invalid: it should be 'turn'"):
         load({"agent_usage": "x"}, file)
-
-
-OLD: dict[str, tuple[str, Any]] = {
-    "agent_command": ("'a b'", "a b"),
-    "agent_env": ("'A,B=1'", "A,B=1"),
-    "agent_usage": ("'last'", "last"),
-    "agent_unconfined": ("true", True),
-}
-
-
-@pytest.mark.parametrize("place", ["variable", "file", "table of an agent"])
-@pytest.mark.parametrize("name", OLD)
-def test_an_old_name_sets_a_key_of_the_table(
-    name: str, place: str, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert OLD.keys() == PART.old_names.keys()
-    value, expected = OLD[name]
-    if place == "variable":
-        monkeypatch.setenv(f"PROXY_{name.upper()}", value.strip("'"))
-    else:
-        head = "" if place == "file" else "[agents.a]\nagent = 'acp'\n"
-        file.write_text(f"{head}{name} = {value}\n")
-    settings = load({}, file)
-    of_agent = own_settings(configured_agents(settings)[0].settings, AcpSettings)
-    assert getattr(of_agent.acp, PART.old_names[name].partition(".")[2]) == expected
-    assert settings.old_names == (name,)
-    check = settings_check(settings, file, {})
-    assert check.status == "warning"
-    assert f"`{name}` (PROXY_{name.upper()}) is an old name" in check.advice
