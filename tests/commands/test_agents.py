@@ -174,7 +174,7 @@ async def test_a_codex_is_the_agent_whose_protocol_it_speaks(tmp_path: Path) -> 
 
 async def test_what_the_settings_choose_is_marked_and_has_the_program_that_they_name(tmp_path: Path) -> None:
     path = program(tmp_path, "my-gemini", "echo 9.9.9")
-    chosen = {"PROXY_AGENT": "gemini", "PROXY_AGENT_COMMAND": f"{path}/my-gemini --acp"}
+    chosen = {"PROXY_AGENT": "gemini", "PROXY_ACP_COMMAND": f"{path}/my-gemini --acp"}
     found = await listed(tmp_path, path=None, **chosen)
     assert {name: each["serves_as"] for name, each in found.items() if each["serves_as"]} == {
         "gemini": ["gemini"]

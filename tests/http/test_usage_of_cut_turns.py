@@ -37,7 +37,7 @@ async def serving(agent: str, folder: Path) -> AsyncIterator[Proxy]:
         if agent == "claude-code":
             made = claude_proxy(folder)
         else:
-            usage = {"agent_usage": "turn"} if agent == "acp" else {}
+            usage = {"acp": {"usage": "turn"}} if agent == "acp" else {}
             made = fake_proxy(folder, fake_dialect=agent, **cast("dict[str, Any]", usage))
         yield await stack.enter_async_context(made)
 

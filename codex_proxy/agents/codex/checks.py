@@ -1,4 +1,6 @@
-"""The checks of `doctor` for Codex: program, release, protocol, sign-in, sandbox. The model is not called."""
+"""What is known of the installed Codex: the checks of `doctor` (program, release, protocol, sign-in, sandbox), which
+call no model, and, without a start of its app-server, what `codex-proxy agents` shows.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,15 @@ from codex_proxy.agents.codex.codex_specs import CodexAgentName
 from codex_proxy.agents.codex.command_sandbox import HOME_ADVICE, confine_fault, home_fault
 from codex_proxy.agents.codex.plain_home import user_config
 from codex_proxy.agents.codex.process_config import ProviderConfig
-from codex_proxy.agents.codex.program import NEWEST_TESTED, TESTED_RELEASES, Version, find_codex, find_version
+from codex_proxy.agents.codex.program import (
+    NEWEST_TESTED,
+    NEWEST_WITH_PROTO,
+    TESTED_RELEASES,
+    Version,
+    find_codex,
+    find_version,
+    refusal_of_old,
+)
 from codex_proxy.agents.codex_app_server.agent import START_SECONDS, AppServerProcess
 from codex_proxy.agents.codex_app_server.app_server_setup import app_server_argv
 from codex_proxy.agents.codex_app_server.binary_check import ask_binary
@@ -31,6 +41,7 @@ from codex_proxy.agents.confinement.confinement_setup import confinement_check
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.core.checks import Check, CheckBuilder, failed_check
 from codex_proxy.core.faults import Fault
+from codex_proxy.core.installation import Installation
 from codex_proxy.files.private import temporary_folder
 from codex_proxy.process.child import Command, run_short
 from codex_proxy.process.launch import child_environment
@@ -242,3 +253,44 @@ async def sandbox_check(program: str, settings: Settings, environ: Mapping[str, 
         return checking.warning(f"Codex cannot confine commands here: {why}", SANDBOX_ADVICE)
     by = "bubblewrap is installed" if bubblewrap else "without bubblewrap from the system"
     return checking.ok(f"Codex can confine commands ({by}).")
+
+
+# --- without a start ------------------------------------------------------------------------------
+
+
+async def installation(agent: CodexAgentName, context: AgentContext) -> Installation:
+    """Returns the Codex that the agent would start, with its release, and whether its home has a sign-in."""
+    settings = context.settings
+    proto = agent == "codex-proto"
+    package = f"@openai/codex@{NEWEST_WITH_PROTO}" if proto else "@openai/codex@latest"
+    missing = Installation(installed=False, install=f"npm install -g {package}")
+    program = find_codex(settings.codex_bin, context.environ.get("PATH", os.defpath))
+    if program is None:
+        return missing
+    try:
+        version = await find_version(program, context.child_environment())
+    except Fault as fault:
+        return msgspec.structs.replace(missing, program=program, trouble=str(fault))
+    if version[:2] > NEWEST_WITH_PROTO[:2] if proto else refusal_of_old(version):
+        return missing
+    return Installation(
+        installed=True,
+        program=program,
+        version=str(version),
+        signed_in=_has_sign_in(context),
+        sign_in=f"Run `{login_command(program, settings, context.environ)}`.",
+    )
+
+
+def _has_sign_in(context: AgentContext) -> bool | None:
+    """Looks for the file of the sign-in and for the variables of the user's provider; None if neither tells."""
+    home = context.settings.codex_home
+    try:
+        provider = user_config(home).provider
+    except Fault:
+        return None  # `doctor` says what is wrong with the configuration
+    if provider.custom:
+        return (
+            None if provider.token_command else all(context.environ.get(name) for name in provider.env_names)
+        )
+    return True if (home / "auth.json").is_file() else None if provider.keyring else False

@@ -44,7 +44,7 @@ APP_SERVER: Final = _spec(
     "codex_app_server.app_server_setup:make_app_server",
     "Codex, by `codex app-server` (JSON-RPC)",
     capabilities=CAPABILITIES,
-    installation=later("codex_proxy.agents.codex.codex_installation:installation", "codex-app-server"),
+    installation=later("codex_proxy.agents.codex.checks:installation", "codex-app-server"),
 )
 PROTO: Final = _spec(
     "codex-proto",
@@ -52,7 +52,7 @@ PROTO: Final = _spec(
     "older Codex, by `codex proto` (JSON lines)",
     capabilities=PROTO_CAPABILITIES,
     settings=CODEX_SETTINGS,
-    installation=later("codex_proxy.agents.codex.codex_installation:installation", "codex-proto"),
+    installation=later("codex_proxy.agents.codex.checks:installation", "codex-proto"),
 )
 EXEC: Final = _spec(
     "codex-exec",

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 from codex_proxy.agents.codex_proto.proto_items import (
     ACTIVITY_EVENTS,
@@ -84,68 +84,18 @@ NOT_IF_DAMAGED = frozenset({"token_count"})
 """Events that do not count if a field has an unexpected type."""
 
 
-class ChildTurn(SingleTurn):
+class CodexProto(SingleTurn):
     """The turn of a process that serves only this one. If the process ends first, the turn fails with its
-    `_error_text`.
+    `_error_text`. `extended`: the process is the fake agent, which accepts more fields.
     """
 
-    _kind_of_plain_text: ClassVar[str | None] = None
-    """The name in `codexErrorInfo` that stands for an error text without a status, if any."""
-
-    def __init__(self) -> None:
+    def __init__(self, *, extended: bool = False) -> None:
+        self._extended = extended
         self._events: list[Event] = []
-        """The next step's events; the dialect's readers append to the same list."""
+        """The next step's events; the readers of messages, calls and others append to the same list."""
         self._started = False
         self._interrupted = False
         self._error_text: str | None = None
-
-    def eof(self, ended: Ended) -> Step:
-        """Ends an open turn: interrupted, or failed by the child's error or exit."""
-        if self.ended:
-            return NOTHING
-        if self._interrupted:
-            self._end(Stop.INTERRUPTED, "eof")
-        elif self._error_text is not None:
-            self._end_by_error(self._error_text)
-        else:
-            self._end(Stop.FAILED, "eof", failure_from_exit(ended))
-        return self._take_step()
-
-    def _take_step(self, writes: bytes = b"") -> Step:
-        if not self._events and not writes:
-            return NOTHING
-        step = Step(self._events[:], writes)
-        self._events.clear()
-        return step
-
-    def _add_bad_line_notice(self, line: bytes) -> None:
-        if line.strip():
-            self._events.append(Notice("bad_line", f"{len(line)} bytes that are not an event"))
-
-    def _start(self, thread: str, model: str) -> None:
-        if not self._started:
-            self._started = True
-            self._events.append(TurnStarted(thread, model))
-
-    def _end(self, stop: str, trigger: str, failure: Failure | None = None) -> None:
-        self.ended = True
-        self._events.append(TurnEnded(stop, trigger, failure))
-
-    def _end_by_error(self, text: str) -> None:
-        stop = stop_from_text(text)
-        if stop is not None:
-            self._end(stop, "error")
-            return
-        kind = self._kind_of_plain_text if text else None
-        self._end(Stop.FAILED, "error", failure_from_text(text, kind=kind))
-
-
-class CodexProto(ChildTurn):
-    """The turn of one process. `extended`: the process is the fake agent, which accepts more fields."""
-
-    def __init__(self, *, extended: bool = False) -> None:
-        super().__init__()
-        self._extended = extended
         self._turn: Turn | None = None
         self._messages = Messages(self._events)
         self._reasoning = ReasoningItems(self._events)
@@ -197,8 +147,8 @@ class CodexProto(ChildTurn):
                 self._end(Stop.FAILED, "bad_line", BAD_ANSWER)
             elif line is not None:
                 self._handle_line(line)
-            else:
-                self._add_bad_line_notice(raw)
+            elif raw.strip():
+                self._events.append(Notice("bad_line", f"{len(raw)} bytes that are not an event"))
         writes, self._pending_writes = self._pending_writes, b""
         return self._take_step(writes)
 
@@ -366,7 +316,41 @@ class CodexProto(ChildTurn):
     def _on_turn_aborted(self, msg: Msg) -> None:
         self._end(Stop.INTERRUPTED, "turn_aborted")
 
+    def eof(self, ended: Ended) -> Step:
+        """Ends an open turn: interrupted, or failed by the child's error or exit."""
+        if self.ended:
+            return NOTHING
+        if self._interrupted:
+            self._end(Stop.INTERRUPTED, "eof")
+        elif self._error_text is not None:
+            self._end_by_error(self._error_text)
+        else:
+            self._end(Stop.FAILED, "eof", failure_from_exit(ended))
+        return self._take_step()
+
     # --- helpers ------------------------------------------------------------------------------
+
+    def _take_step(self, writes: bytes = b"") -> Step:
+        if not self._events and not writes:
+            return NOTHING
+        step = Step(self._events[:], writes)
+        self._events.clear()
+        return step
+
+    def _start(self, thread: str, model: str) -> None:
+        if not self._started:
+            self._started = True
+            self._events.append(TurnStarted(thread, model))
+
+    def _end(self, stop: str, trigger: str, failure: Failure | None = None) -> None:
+        self.ended = True
+        self._events.append(TurnEnded(stop, trigger, failure))
+
+    def _end_by_error(self, text: str) -> None:
+        if (stop := stop_from_text(text)) is not None:
+            self._end(stop, "error")
+        else:
+            self._end(Stop.FAILED, "error", failure_from_text(text))
 
     def _end_items(self) -> None:
         if self._reasoning.item:
