@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from codex_proxy.core.checks import Check
+from codex_proxy.core.checks import Check, Installation
 from codex_proxy.core.faults import UserError
-from codex_proxy.core.installation import Installation
 from codex_proxy.process.launch import ChildLimits, child_environment
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from codex_proxy.agents.names import entry_points
 from codex_proxy.agents.registry import plugin_reference, specs
 from codex_proxy.agents.spec import AgentContext, AgentSpec
 from codex_proxy.app.system import SystemClock
-from codex_proxy.core.installation import Installation
+from codex_proxy.core.checks import Installation
 from codex_proxy.core.options import Capability
 from codex_proxy.core.shown_text import one_line
 from codex_proxy.settings.fields import Settings

@@ -39,9 +39,8 @@ from codex_proxy.agents.codex_app_server.app_server_setup import app_server_argv
 from codex_proxy.agents.codex_app_server.binary_check import ask_binary
 from codex_proxy.agents.confinement.confinement_setup import confinement_check
 from codex_proxy.agents.spec import AgentContext, NoAgentError
-from codex_proxy.core.checks import Check, CheckBuilder, failed_check
+from codex_proxy.core.checks import Check, CheckBuilder, Installation, failed_check
 from codex_proxy.core.faults import Fault
-from codex_proxy.core.installation import Installation
 from codex_proxy.files.private import temporary_folder
 from codex_proxy.process.child import Command, run_short
 from codex_proxy.process.launch import child_environment

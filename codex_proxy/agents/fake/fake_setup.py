@@ -17,8 +17,7 @@ from codex_proxy.agents.fake.fake_spec import OF_PARTS, PROTO_CAPABILITIES
 from codex_proxy.agents.sessions.child_per_turn import ChildPerTurnAgent, ChildSpec
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.core.account import AgentModel
-from codex_proxy.core.checks import Check, CheckBuilder
-from codex_proxy.core.installation import Installation
+from codex_proxy.core.checks import Check, CheckBuilder, Installation
 from codex_proxy.process.child import Command
 
 ROOT = str(Path(codex_proxy.__file__).parent.parent)

@@ -8,8 +8,8 @@ import shutil
 from collections.abc import Mapping
 
 from codex_proxy.agents.spec import AgentContext, NoAgentError
+from codex_proxy.core.checks import Installation
 from codex_proxy.core.faults import Fault
-from codex_proxy.core.installation import Installation
 from codex_proxy.parts.acp.acp_setup import install_command, launch_of
 from codex_proxy.parts.acp.presets import AcpPreset, Program
 from codex_proxy.process.child import Command

@@ -17,9 +17,8 @@ from codex_proxy.agents.confinement.confinement_setup import (
 )
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
 from codex_proxy.agents.spec import AgentContext, NoAgentError
-from codex_proxy.core.checks import Check, CheckBuilder, failed_check
+from codex_proxy.core.checks import Check, CheckBuilder, Installation, failed_check
 from codex_proxy.core.faults import Fault
-from codex_proxy.core.installation import Installation
 from codex_proxy.files.private import make_folder, temporary_folder
 from codex_proxy.parts import own_settings
 from codex_proxy.parts.claude_code import ClaudeCodeSettings

@@ -18,9 +18,8 @@ from yarl import URL
 from codex_proxy.agents import registry
 from codex_proxy.agents.configured.agents import ConfiguredAgent, settings_for_one
 from codex_proxy.agents.spec import AgentContext, NoAgentError
-from codex_proxy.core.checks import Check, CheckBuilder, failed_check
+from codex_proxy.core.checks import Check, CheckBuilder, Installation, failed_check
 from codex_proxy.core.faults import misconfigured
-from codex_proxy.core.installation import Installation
 from codex_proxy.parts import own_settings
 from codex_proxy.parts.upstream.agent import UpstreamAgent
 from codex_proxy.parts.upstream.config import (
