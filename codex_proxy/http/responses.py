@@ -301,9 +301,10 @@ async def compact_response(request: web.Request) -> web.Response:
     renderer = await _run_to_end(service, turn, request[OWNER], start_timings(request))
     response = renderer.response()
     summary = compaction.summary_in(response)
-    if not summary.strip():
-        raise Fault(compaction.NO_SUMMARY)
-    texts = [part["text"] for item in response["output"] for part in item.get("content", ())]
+    if (failure := compaction.lacks_summary(response["status"], summary)) is not None:
+        raise Fault(failure)
+    parts = (part for item in response["output"] for part in item.get("content", ()))
+    texts = [part["text"] if "text" in part else part["refusal"] for part in parts]
     return json_response(
         response_object.compaction_object(
             id=service.ids.new("resp_"),

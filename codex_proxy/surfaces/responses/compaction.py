@@ -18,6 +18,7 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.responses.history import encode_summary, note_unrun_call
 from codex_proxy.surfaces.responses.output import TEXT_KEY, OutputItem, PartKey
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
+from codex_proxy.surfaces.responses.response_object import status_of
 
 COMPACTION_WORDS: Final = (
     "Sum up the conversation so far, for yourself: you will go on from your summary and see nothing else of it. "
@@ -27,6 +28,16 @@ COMPACTION_WORDS: Final = (
 NO_SUMMARY: Final = Failure(
     FaultKind.UPSTREAM_ERROR, "The model gave no summary, so nothing was compacted. Try again."
 )
+_CUT: Final = {
+    "incomplete": Failure(
+        FaultKind.UPSTREAM_ERROR,
+        "The model's summary was cut off, so nothing was compacted. Compact a shorter conversation, or try again.",
+    ),
+    "cancelled": Failure(
+        FaultKind.UPSTREAM_ERROR, "The model ended its summary early, so nothing was compacted. Try again."
+    ),
+}
+"""By status: a part of a summary must not take the place of a conversation."""
 
 
 def compaction_turn(turn: Turn, history: tuple[HistoryItem, ...]) -> Turn:
@@ -52,6 +63,13 @@ def summary_in(response: Mapping[str, Any]) -> str:
     return "\n\n".join(part["text"] for part in parts if part["type"] == "output_text")
 
 
+def lacks_summary(status: str, summary: str) -> Failure | None:
+    """Returns why the answer of a `compaction_turn` is no summary to go on from; None if it is one. `status`: that of
+    its response.
+    """
+    return _CUT.get(status) or (None if summary.strip() else NO_SUMMARY)
+
+
 class _Compaction(OutputItem):
     """The output item. `printed` has the summary."""
 
@@ -66,8 +84,8 @@ class _Compaction(OutputItem):
 
 
 class CompactionRenderer(ResponsesRenderer):
-    """Renders the answer to a `compaction_trigger`: all messages as one item `compaction`. A turn without a text
-    fails.
+    """Renders the answer to a `compaction_trigger`: all messages as one item `compaction`, when the turn has ended. A
+    turn without a whole summary fails and has no item, so that a chain goes on from what was said.
     """
 
     _compaction: _Compaction | None = None
@@ -76,12 +94,11 @@ class CompactionRenderer(ResponsesRenderer):
         item = event.item
         if not isinstance(item, Message) or item.choice:
             return
+        self._begin()
         if self._compaction is not None:
             self._compaction.printed.append("\n\n")
         else:
             self._compaction = _Compaction(item, "compaction", self._ids.new("cmp_"))
-            self._announce(self._compaction)
-            self._events.send_compacting(self._compaction)
         self._items[item.id] = self._compaction
 
     def _add_text(self, id: str, key: PartKey, *texts: str) -> None:
@@ -96,7 +113,12 @@ class CompactionRenderer(ResponsesRenderer):
         """Leaves out reasoning."""
 
     def _on_turn_ended(self, event: TurnEnded) -> None:
-        empty = self._compaction is None or not "".join(self._compaction.printed).strip()
-        if event.failure is None and event.stop != Stop.INTERRUPTED and empty:
-            event = TurnEnded.with_failure(NO_SUMMARY)
+        if event.failure is None and event.stop != Stop.INTERRUPTED:
+            summary = "" if self._compaction is None else "".join(self._compaction.printed)
+            failure = lacks_summary(status_of(event.stop), summary)
+            if failure is not None:
+                event = TurnEnded.with_failure(failure)
+            elif self._compaction is not None:
+                self._announce(self._compaction)
+                self._events.send_compacting(self._compaction)
         super()._on_turn_ended(event)

@@ -20,6 +20,7 @@ from codex_proxy.surfaces.responses.compaction import (
     NO_SUMMARY,
     CompactionRenderer,
     compaction_turn,
+    lacks_summary,
     summary_in,
 )
 from codex_proxy.surfaces.responses.context import (
@@ -29,6 +30,7 @@ from codex_proxy.surfaces.responses.context import (
     parse_context,
 )
 from codex_proxy.surfaces.responses.parse import with_earlier_updates
+from codex_proxy.surfaces.responses.response_object import status_of
 from tests.surfaces.chat.turns import text_item, tool_call, turn
 from tests.surfaces.responses.answering import CountedIds, Stopped, whole
 from tests.surfaces.responses.asking import CATALOG, function_tool, history
@@ -145,6 +147,17 @@ def test_a_model_that_sums_up_nothing_fails_so_that_nothing_is_lost(said: list[s
     rendered.feed(turn(*(text_item(each, id="a") for each in said)))
     assert rendered.failure is NO_SUMMARY
     assert rendered.response()["status"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("stop", "status"),
+    [("length", "failed"), ("content_filter", "failed"), ("interrupted", "cancelled")],
+)
+def test_half_a_summary_takes_no_conversations_place(stop: str, status: str) -> None:
+    rendered = CompactionRenderer(id="resp_1", created_at=1, echo={}, ids=CountedIds(), clock=Stopped())
+    rendered.feed(turn(text_item("Owls f", id="a"), stop=stop))
+    assert (rendered.response()["status"], rendered.response()["output"]) == (status, [])
+    assert lacks_summary(status_of(stop), "Owls f") is not None
 
 
 def test_the_effort_and_format_of_earlier_items_are_those_of_the_turn() -> None:
