@@ -35,6 +35,8 @@ DRAIN_SECONDS: Final = 0.25
 Deliver = Callable[[Sequence[Message], int], None]
 """Receives an exchange's messages, and their size in bytes."""
 
+_PLAIN: Final = frozenset({"", "identity", "none", "utf-8"})
+"""The values of `Content-Encoding` that servers write above plain bodies."""
 _COMPRESSED: Final = Failure(
     FaultKind.UPSTREAM_ERROR,
     "The model server compresses its answers, although this server does not accept compressed "
@@ -79,7 +81,7 @@ class Exchange:
         """The head, until bytes of the body have come."""
         self._body: StreamReader | None = None
         """The answer's body, from its head on."""
-        self._is_packed = False
+        self._is_packed = self._is_error = False
         self._size = 0
         self._may_read = True
         self._stopped = False
@@ -199,7 +201,8 @@ class Exchange:
             self._body = body
             headers = {name.lower(): value for name, value in message.headers.items()}
             self._undelivered.append(Head(message.code, headers))
-            self._is_packed = headers.get("content-encoding", "identity") != "identity"
+            self._is_packed = headers.get("content-encoding", "").strip().lower() not in _PLAIN
+            self._is_error = message.code >= 400
 
     def on_data(self) -> None:
         self._context.run(self._read)
@@ -216,7 +219,10 @@ class Exchange:
         if body is None or error is not None:
             return
         if self._is_packed:
-            self._end(End(_COMPRESSED))
+            if self._is_error:  # its status and headers say enough
+                self._end(*self._undelivered, End())
+            else:
+                self._end(End(_COMPRESSED))
             return
         chunk, at_end = body.read_nowait(), body.at_eof()
         if at_end:

@@ -21,7 +21,7 @@ from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.json_values import UNREADABLE, object_at, value_at
 from codex_proxy.core.repair import MAX_ITEMS, MAX_OPEN_ITEMS
 from codex_proxy.parts.upstream.config import CHAT, SettingNames
-from codex_proxy.parts.upstream.stream import error_of
+from codex_proxy.parts.upstream.stream import BOM, AnswerReader, error_of
 
 HIDDEN: Final = "[hidden]"
 _HIDDEN: Final = HIDDEN.encode()
@@ -160,10 +160,22 @@ CLIENTS_KEY_REFUSED: Final = Failure(
     "The model server rejected your API key, which this server passes on. Send a key that is valid there.",
 )
 
+_EXCESS: Final = r"exceed|too |max|larger|longer|greater|beyond|\b(?:over|full|only)\b|\d{3}"
+"""What stands beside the words "context length" where it is too short, and not where they name a field."""
 CONTEXT_WORDS: Final = (
     (r"context_length_exceeded|exceed_context_size", "context_length_exceeded"),
-    (r"context[ _](?:window|size|length|limit)", "This model's maximum context length is 8192 tokens."),
-    (r"(?:prompt|input) is too long", "prompt is too long: 204801 tokens > 200000 maximum"),
+    (
+        rf"context[ _](?:window|size|length|limit)\b.{{0,80}}(?:{_EXCESS})",
+        "'max_tokens' is too large: 9000. This model's context length is 8192 tokens.",
+    ),
+    (
+        rf"(?:{_EXCESS}).{{0,80}}context[ _](?:window|size|length|limit)",
+        "the request exceeds the available context size, try increasing it",
+    ),
+    (
+        r"(?:prompt|input) is too long|prompt tokens too long",
+        "prompt is too long: 204801 tokens > 200000 maximum",
+    ),
     (r"too many (?:input )?tokens", "too many tokens: size limit exceeded by 5 tokens"),
     (
         r"input token count\b.{0,40} exceeds",  # Gemini
@@ -187,6 +199,31 @@ CONTEXT_WORDS: Final = (
         r"longer than the maximum model length",  # vLLM
         "The decoder prompt (length 40000) is longer than the maximum model length of 32768.",
     ),
+    (
+        r"range of input length should be",  # DashScope
+        "<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 98304]",
+    ),
+    (
+        r"(?:input|prompt)(?: length)?\b.{0,40} exceeds?\b.{0,20} (?:max(?:imum)?\b.{0,20} length|max_seq_len)",
+        "Input length (40000 tokens) exceeds the maximum allowed length (32767 tokens).",  # SGLang, Volcengine
+    ),
+    (
+        r"(?:input )?tokens\b.{0,30} exceeds? (?:the )?(?:max|configured) ",
+        "Total tokens of image and text exceed max message tokens",  # Volcengine, Hunyuan, OpenAI
+    ),
+    (
+        r"must be less than max_seq_len|exceed max_num_tokens",  # SiliconFlow, TensorRT-LLM
+        "length of prompt_tokens (40000) must be less than max_seq_len (32768).",
+    ),
+    (
+        r"inputs\W{1,2} must have less than",
+        "`inputs` must have less than 4096 tokens. Given: 5000",
+    ),  # Together
+    (
+        r"input tokens exceeded",
+        "Input Tokens Exceeded: Number of input tokens exceeds maximum length.",
+    ),  # Bedrock
+    (r"prompt is longer than", "Prompt is longer than the maximum sequence length"),  # MLX
     (
         r"inputs\W{1,3}tokens \+ \W?max_new_tokens\W{1,2}must be",  # Text Generation Inference
         "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000",
@@ -213,6 +250,8 @@ _OF_KEYS: Final = re.compile(
 """Matches what servers say, with the status 403, of a key."""
 _NO_KEY_OF_LITELLM: Final = "no_db_connection"
 """How LiteLLM's proxy refuses a key without a database, with the status 400."""
+_MESSAGES: Final = ("message", "detail", "msg", "error_msg", "errors", "base_resp", "status_msg")
+"""The fields that have an error's message, or an object or a list with it."""
 _PARAM = re.compile(r"[A-Za-z0-9_.\[\]-]{1,100}")
 _NOT_THE_REQUEST: Final = {K.UPSTREAM_ERROR, K.UPSTREAM_TIMEOUT, K.UPSTREAM_DISCONNECTED, K.UNAVAILABLE}
 """Failures that are no fault of the request, although a status may say so."""
@@ -308,6 +347,8 @@ def _fault_of(found: FaultKind, status: int | None, text: str) -> FaultKind:
     # llama.cpp says 500 where the input is to blame.
     if (status is None or status in (400, 404, 413, 422, 500)) and _CONTEXT.search(text):
         return K.CONTEXT_LENGTH_EXCEEDED
+    if found is K.CONTEXT_LENGTH_EXCEEDED and status in (400, 422):
+        return K.REJECTED_BY_PROVIDER  # it speaks of a field of that name
     if status in (400, 404) and _MODEL.search(text):
         return K.MODEL_NOT_FOUND
     if status == 403 and found is K.UPSTREAM_UNAUTHORIZED:
@@ -355,10 +396,17 @@ def _status_in(error: Any) -> int | None:
 
 
 def _value_of(body: bytes) -> Any:
-    text = body[:MAX_ERROR_BYTES].decode("utf-8", "replace")
-    first = text.removeprefix("data:").lstrip().partition("\n")[0] if text.startswith("data:") else text
+    """Returns an error's JSON, also where it comes as an event; else its text."""
+    body = body[:MAX_ERROR_BYTES].removeprefix(BOM)
+    if not body.lstrip().startswith((b"{", b"[", b"<")):
+        reader = AnswerReader()
+        events = (*reader.feed(body + b"\n"), *reader.close())
+        found = next((event.value for event in events if event.kind in ("chunk", "error")), None)
+        if found is not None:
+            return found
+    text = body.decode("utf-8", "replace")
     try:
-        return json.loads(first)
+        return json.loads(text)
     except UNREADABLE:
         return text
 
@@ -380,11 +428,18 @@ def message_in(value: Any) -> str:
         return error
     if not isinstance(error, dict):
         return ""
-    said = next((error[name] for name in ("message", "detail", "msg") if error.get(name)), None)
+    said = next((error[name] for name in _MESSAGES if error.get(name)), None)
     if isinstance(said, str):
-        return said
-    if isinstance(said, list):  # FastAPI's: one object for each field
+        raw = value_at(error, "metadata", "raw")  # what OpenRouter's provider said, as JSON or text
+        return (
+            said
+            if not isinstance(raw, str)
+            else f"{said}: {message_in(_value_of(raw.encode('utf-8', 'replace')))}"
+        )
+    if isinstance(said, list):  # FastAPI's: one object for each field; Cloudflare's: one for each error
         return "; ".join(_field_fault(each) for each in said[:5])
+    if isinstance(said, dict):
+        return next((each for name in _MESSAGES if isinstance(each := said.get(name), str)), "")
     return ""
 
 
@@ -393,7 +448,8 @@ def _field_fault(each: Any) -> str:
         return str(each)
     place = each.get("loc")
     where = ".".join(str(step) for step in place) if isinstance(place, list) else ""
-    return f"{where}: {each.get('msg')}" if where else str(each.get("msg"))
+    said = each.get("msg") or each.get("message")
+    return f"{where}: {said}" if where else str(said)
 
 
 def _wait_of(headers: Mapping[str, str], now: float) -> float | None:

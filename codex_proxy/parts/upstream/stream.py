@@ -15,7 +15,7 @@ import msgspec
 
 from codex_proxy.core.events import Usage
 from codex_proxy.core.faults import Failure
-from codex_proxy.core.json_values import UNREADABLE, count_at, is_too_costly
+from codex_proxy.core.json_values import UNREADABLE, count_at, is_too_costly, value_at
 
 _NAME: Final = b'"usage"'
 # The quantifiers give nothing back: without its end an object is left after one look.
@@ -115,6 +115,7 @@ _DONE: Final = StreamEvent("done")
 BOM: Final = b"\xef\xbb\xbf"
 _NO_CHUNK: Final = re.compile(rb'[:"\[\d-]|null|true|false|ping|pong|keep-?alive|heartbeat|$', re.IGNORECASE)
 _SPACE: Final = b" \t\r\n" + BOM
+_FIELDS: Final = (b":", b"data", b"event", b"id", b"retry")
 
 
 class AnswerReader:
@@ -133,6 +134,9 @@ class AnswerReader:
         self._size = 0
         self._event = b""
         """The name of the next event."""
+        self._has_events = False
+        self._strange = False
+        """Whether a line is in no format of a stream's."""
 
     def feed(self, chunk: bytes) -> list[StreamEvent]:
         if self._form == "unknown":
@@ -141,6 +145,7 @@ class AnswerReader:
                 return found
         if self._form == "events" and (events := self._lines(chunk)):
             self._size = 0
+            self._has_events = True
             return events
         self._size += len(chunk)
         if self._size > self._max_line and self._form != "neither":
@@ -157,7 +162,9 @@ class AnswerReader:
             rest = b"".join(self._line_parts)
             events = [*self._line(rest), *self._event_of_lines()] if rest else self._event_of_lines()
             # What cannot be read then is a line that was cut off.
-            return [event for event in events if event.kind != "no_json"]
+            events = [event for event in events if event.kind != "no_json"]
+            is_text = self._strange and not (events or self._has_events)
+            return [StreamEvent("no_answer")] if is_text else events
         if self._form != "json":
             return []
         body = b"".join(self._body)
@@ -231,18 +238,39 @@ class AnswerReader:
             return (event,)
         if line.startswith(b"event:"):
             self._event = line[6:].strip()
+        elif (error := error_in_line(line)) is not None:
+            return (error,)
+        elif not is_of_stream(line):
+            self._strange = True
         return ()
 
     def _event_of_lines(self) -> list[StreamEvent]:
         """Returns the event of several lines; of lines that are no JSON together, those that are it alone."""
         lines, self._data = self._data, []
-        self._event = b""
+        name, self._event = self._event, b""
         if not lines:
             return []
+        if name == b"error" and all(decode_event(line, "chunk").kind == "no_json" for line in lines):
+            return [StreamEvent("error", b"\n".join(lines).decode("utf-8", "replace"))]
         events = [decode_event(b"\n".join(lines), "chunk")]
         if events[0].kind == "no_json" and len(lines) > 1:
             events = [_DONE if line == b"[DONE]" else decode_event(line, "chunk") for line in lines]
         return [event for event in events if event.kind != "no_json" or not is_no_chunk(lines)]
+
+
+def error_in_line(line: bytes) -> StreamEvent | None:
+    """Returns the error of a line that is no event's: llama.cpp's `error: {...}`, or bare JSON; else None."""
+    if line.startswith(b"error:"):
+        return decode_event(line[6:].strip(), "error")
+    event = decode_event(line, "chunk") if line.startswith(b"{") else None
+    if event is not None and event.kind == "chunk" and is_error(event.value):
+        return StreamEvent("error", event.value)
+    return None
+
+
+def is_of_stream(line: bytes) -> bool:
+    """Whether a line is one of an event's, or the beginning of one."""
+    return line.startswith(_FIELDS) or any(field.startswith(line) for field in _FIELDS)
 
 
 class Newlines:
@@ -315,12 +343,16 @@ def error_of(value: Any) -> Any:
     return value
 
 
+_ERROR_FIELDS: Final = ("detail", "message", "msg", "error_msg", "errors")
+"""The fields of errors of servers that have no `error` (FastAPI, Cloudflare and others)."""
+
+
 def is_error(chunk: dict[str, Any]) -> bool:
     if error_of(chunk).get("error"):
         return True
-    if chunk.get("object") == "error":
+    if chunk.get("object") == "error" or value_at(chunk, "base_resp", "status_code"):
         return True
-    return "choices" not in chunk and any(chunk.get(name) for name in ("detail", "message"))
+    return "choices" not in chunk and any(map(chunk.get, _ERROR_FIELDS))
 
 
 def is_json(arguments: str) -> bool:

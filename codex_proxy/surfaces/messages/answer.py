@@ -5,6 +5,7 @@ SDKs need every frame's `event:` and every block's end. Source: docs/messages.md
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, NotRequired, Required, TypedDict
 
@@ -327,13 +328,37 @@ def error_event(failure: Failure, request_id: str) -> bytes:
     return b"event: error\ndata: " + error_body(failure, request_id) + b"\n\n"
 
 
+_NUMBER: Final = r"\d{1,9}\b"
+_WITH_OUTPUT: Final = re.compile(
+    rf"too large: (?P<output>{_NUMBER})\. This model's maximum context length is (?P<window>{_NUMBER}) tokens and your "
+    rf"request has (?P<input>{_NUMBER}) input tokens|"
+    rf"maximum context length is (?P<window_>{_NUMBER}) tokens\. However, you requested {_NUMBER} tokens "
+    rf"\((?P<input_>{_NUMBER}) in the messages, (?P<output_>{_NUMBER}) in the completion\)"
+)
+"""What vLLM and OpenAI say where the prompt and `max_tokens` are too long together."""
+_TOO_LONG: Final = re.compile(
+    rf"maximum context length is (?P<window>{_NUMBER}) tokens\b.{{0,80}}? (?P<input>{_NUMBER}) (?:input )?tokens"
+)
+
+
 def prompt_too_long(failure: Failure, count_tokens: Callable[[], int], window: int | None) -> Failure:
-    """Returns a failure of the kind CONTEXT_LENGTH_EXCEEDED with the message `prompt is too long: N tokens > M
-    maximum`, on which Claude Code summarises; others unchanged. `window`: the model's context window, if known.
+    """Returns a failure of the kind CONTEXT_LENGTH_EXCEEDED in Anthropic's words, others unchanged: `prompt is too
+    long: N tokens > M maximum`, on which Claude Code summarises, or, if the prompt alone fits, that it leaves too
+    little for `max_tokens`, which Claude Code then lowers. The numbers are the model server's own, if it tells them.
+    `window`: the model's context window, if known.
     """
     if failure.kind is not FaultKind.CONTEXT_LENGTH_EXCEEDED:
         return failure
-    tokens = count_tokens()
-    most = window or max(1, tokens - 1)
+    if (told := _WITH_OUTPUT.search(failure.message)) is not None:
+        tokens, output, most = (int(told[name] or told[f"{name}_"]) for name in ("input", "output", "window"))
+        if tokens <= most:
+            message = f"input length and `max_tokens` exceed context limit: {tokens} + {output} > {most}"
+            message += ", decrease input length or `max_tokens` and try again"
+            return msgspec.structs.replace(failure, message=message, param=None)
+    elif (told := _TOO_LONG.search(failure.message)) is not None:
+        tokens, most = int(told["input"]), int(told["window"])
+    else:
+        tokens = count_tokens()
+        most = window or max(1, tokens - 1)
     message = f"prompt is too long: {max(tokens, most + 1)} tokens > {most} maximum"
     return msgspec.structs.replace(failure, message=message, param=None)

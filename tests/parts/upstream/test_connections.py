@@ -99,6 +99,8 @@ BEFORE_AN_ANSWER: dict[str, Bad] = {
     "silence": (silent, 504, "request_timeout"),
     "a redirection": (talk_of(REDIRECT), 502, "upstream_error"),
     "packed though not asked": (talk_of(PACKED), 502, "upstream_error"),
+    "a packed error": (talk_of(PACKED.replace(b"200 OK", b"429 No")), 429, "rate_limit_exceeded"),
+    "only words": (talk_of(b"HTTP/1.1 200 OK\r\ncontent-length: 18\r\n\r\nPlease, try later."), 502, "upstream_error"),
     "no such endpoint": (talk_of(NOT_FOUND), 500, "agent_misconfigured"),
     "HTML": (talk_of(OK, b"<html>"), 502, "upstream_error"),
 }  # fmt: skip
@@ -733,6 +735,16 @@ async def test_the_upstreams_wait_reaches_the_client(tmp_path: Path) -> None:
         server.script = [CASES["http_429"]]
         answer = await proxy.ask(user())
         assert (answer.status, answer.headers["Retry-After"]) == (429, "2")
+
+
+@pytest.mark.parametrize("coding", ["Identity", "none", "utf-8", ""])
+async def test_a_plain_answer_is_read_whatever_it_calls_its_coding(coding: str, tmp_path: Path) -> None:
+    body = json.dumps(
+        {"choices": [{"index": 0, "message": {"content": "Hi"}, "finish_reason": "stop"}]}
+    ).encode()
+    head = f"HTTP/1.1 200 OK\r\ncontent-encoding: {coding}\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+    async with raw_upstream(talk_of(head, body)) as url, proxy_before(url, tmp_path) as proxy:
+        assert (await proxy.ask(user(model="m"))).status == 200
 
 
 async def test_a_context_that_is_too_long_names_the_models_window(tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ def test_each_servers_words_of_a_context_that_is_too_long_are_known(words: str, 
 @pytest.mark.parametrize(
     ("status", "error", "kind"),
     [
+        (400, said("Unknown parameter: 'context_window'."), K.REJECTED_BY_PROVIDER),
+        (400, said("Invalid value for 'context_length': must be positive"), K.REJECTED_BY_PROVIDER),
         (404, said("No endpoints found for foo/bar.", code=404), K.MODEL_NOT_FOUND),
         (404, said("models/gemini-9 is not found for API version v1main"), K.MODEL_NOT_FOUND),
         (404, [said("models/x is not found", code=404, status="NOT_FOUND")], K.MODEL_NOT_FOUND),
@@ -63,6 +65,41 @@ def test_a_status_and_its_words_say_whose_fault_it_is(status: int, error: Any, k
         assert value["error"]["message"] in failure.message
 
 
+CONTEXT: Final = "This model's maximum context length is 4096 tokens."
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "words"),
+    [
+        (b'\xef\xbb\xbf{"error": {"message": "Bad."}}', K.REJECTED_BY_PROVIDER, "Bad."),
+        (b'event: error\ndata: {"error": {"message": "Bad."}}\n\n', K.REJECTED_BY_PROVIDER, "Bad."),
+        (
+            b'id:1\nevent:error\n:HTTP_STATUS/400\ndata:{"code":"InvalidParameter","message":"Bad."}\n\n',
+            K.REJECTED_BY_PROVIDER,
+            "Bad.",
+        ),
+        (b'{"errors":[{"message":"Bad.","code":5006}],"success":false}', K.REJECTED_BY_PROVIDER, "Bad."),
+        (b'{"error_code":17,"error_msg":"Bad."}', K.REJECTED_BY_PROVIDER, "Bad."),
+        (b'{"base_resp":{"status_code":1002,"status_msg":"Bad."}}', K.REJECTED_BY_PROVIDER, "Bad."),
+        (b'{"message":{"detail":"Bad."}}', K.REJECTED_BY_PROVIDER, "Bad."),
+        (
+            json.dumps(said("Provider returned error", metadata={"raw": json.dumps(said(CONTEXT))})).encode(),
+            K.CONTEXT_LENGTH_EXCEEDED,
+            CONTEXT,
+        ),
+        (
+            json.dumps(said("Provider returned error", metadata={"raw": "Bad."})).encode(),
+            K.REJECTED_BY_PROVIDER,
+            "Provider returned error: Bad.",
+        ),
+    ],
+)
+def test_an_errors_words_are_found_where_servers_put_them(body: bytes, kind: FaultKind, words: str) -> None:
+    failure = ERRORS.of_response(400, {}, body, 0.0)
+    assert (failure.kind, words in failure.message) == (kind, True)
+    assert "{" not in failure.message
+
+
 IN_A_CHOICE: Final = {
     "delta": {"content": ""},
     "finish_reason": "error",
@@ -79,6 +116,16 @@ HI: Final = chunks([{"content": "Hi"}])[:-2].partition(b"\n\n")[0] + b"\n\n"
         (HI + line([said("Slow.", code=429)]), K.AGENT_RATE_LIMITED, "Slow."),
         (json.dumps([said("Full.", code=503)], indent=1).encode(), K.UNAVAILABLE, "Full."),
         (b"[1]", K.UPSTREAM_ERROR, "not in the format of Chat Completions"),
+        (
+            b'{"choices":null,"base_resp":{"status_code":1002,"status_msg":"Slow."}}',
+            K.UPSTREAM_ERROR,
+            "Slow.",
+        ),
+        (b'{"success":false,"errors":[{"code":1,"message":"Slow."}]}', K.UPSTREAM_ERROR, "Slow."),
+        (HI + b'error: {"code":500,"message":"Full."}\n\n', K.UPSTREAM_ERROR, "Full."),
+        (HI + b'{"error":{"code":503,"message":"Full."}}\n', K.UNAVAILABLE, "Full."),
+        (HI + b"event: error\ndata: Too much, sorry\n\n", K.UPSTREAM_ERROR, "Too much, sorry"),
+        (b"Too much, sorry", K.UPSTREAM_ERROR, "not in the format of Chat Completions"),
         (HI + line({"choices": [IN_A_CHOICE]}), K.AGENT_RATE_LIMITED, "Slow."),
         (json.dumps({"choices": [IN_A_MESSAGE]}).encode(), K.AGENT_RATE_LIMITED, "Slow."),
         (line(BAD), K.REJECTED_BY_PROVIDER, "Bad."),

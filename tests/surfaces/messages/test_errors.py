@@ -106,6 +106,35 @@ def test_a_context_that_is_too_long_is_reported_with_both_numbers(
     assert (status_of(told), told.message) == (400, words)
 
 
+ITS_MOST = "This model's maximum context length is 32768 tokens"
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (
+            f"'max_tokens' is too large: 32000. {ITS_MOST} and your request has 20000 input tokens.",
+            "input length and `max_tokens` exceed context limit: 20000 + 32000 > 32768, decrease",
+        ),
+        (
+            f"{ITS_MOST}. However, you requested 41000 tokens (10000 in the messages, 31000 in the completion).",
+            "input length and `max_tokens` exceed context limit: 10000 + 31000 > 32768, decrease",
+        ),
+        (
+            f"{ITS_MOST}. However, you requested 41000 tokens (40000 in the messages, 1000 in the completion).",
+            "prompt is too long: 40000 tokens > 32768 maximum",
+        ),
+        (
+            f"{ITS_MOST}. However, your messages resulted in 40000 tokens.",
+            "prompt is too long: 40000 tokens > 32768 maximum",
+        ),
+    ],
+)
+def test_the_numbers_that_a_model_server_tells_are_passed_on(said: str, words: str) -> None:
+    fault = Failure(FaultKind.CONTEXT_LENGTH_EXCEEDED, said)
+    assert prompt_too_long(fault, lambda: 3, None).message.startswith(words)
+
+
 def test_other_failures_keep_their_message() -> None:
     fault = failure(FaultKind.AGENT_CRASHED)
     assert prompt_too_long(fault, lambda: 5, 4) is fault

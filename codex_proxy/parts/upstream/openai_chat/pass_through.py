@@ -27,8 +27,10 @@ from codex_proxy.parts.upstream.stream import (
     MAX_LINE_BYTES,
     StreamEvent,
     decode_event,
+    error_in_line,
     is_error,
     is_no_chunk,
+    is_of_stream,
     unreadable_body,
 )
 
@@ -121,6 +123,8 @@ class PassThrough:
         """The same with the name of the model that is shown, if that is another."""
         self._is_odd = False
         """Whether chunks came that had to be changed so that SDKs can read them."""
+        self._is_strange = False
+        """Whether a line is in no format of a stream's."""
         self._whole = WholeAnswer()
         """A stream that is converted to one object."""
         self._pairs = SplitPairs()
@@ -177,6 +181,8 @@ class PassThrough:
         passed = b"".join(self._event(rest, b""))  # the last event may lack its blank line
         if self.fault is not None and self.fault.kind == "no_json":
             self.fault = None  # the connection has ended in the middle of an event
+        if self._is_strange and not (self.is_over or self.begun or self._held or self.finishes):
+            self.fault = StreamEvent("no_answer")
         return passed
 
     def finish(self) -> bytes:
@@ -288,6 +294,8 @@ class PassThrough:
         fields = [line for line in _LINE_END.split(lines.removeprefix(BOM)) if line]
         data = [line[5:].strip() for line in fields if line.startswith(b"data:")]
         if not any(data):
+            self.fault = next(filter(None, map(error_in_line, fields)), None)
+            self._is_strange = self._is_strange or not all(map(is_of_stream, fields))
             if blank and self._stream and all(line.startswith(b":") for line in fields):
                 yield from self._release_with(lines + blank)
             return
@@ -313,7 +321,9 @@ class PassThrough:
                 yield self._whole_answer()
             return
         event = _decode(whole, "error" if name == b"error" else "chunk")
-        if event.kind == "no_json" and is_no_chunk(data):
+        if event.kind == "no_json" and name == b"error":
+            event = StreamEvent("error", whole.decode("utf-8", "replace"))
+        elif event.kind == "no_json" and is_no_chunk(data):
             return
         if event.kind != "chunk":
             self.fault = event

@@ -27,7 +27,7 @@ from codex_proxy.parts.upstream.openai_responses.request_body import (
     request_fields,
     with_forms,
 )
-from codex_proxy.parts.upstream.stream import StreamEvent
+from codex_proxy.parts.upstream.stream import StreamEvent, is_error
 from codex_proxy.parts.upstream.turn import Forms, UpstreamContext, UpstreamTurn, tries_of
 
 NO_ANSWER: Final = Failure(
@@ -122,10 +122,10 @@ class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
 
 
 def _is_error(event: dict[str, Any]) -> bool:
-    if event.get("type") == "error" or event.get("object") == "error":
+    if event.get("type") in ("error", "response.error"):
         return True
     is_answer = event.get("object") == "response" or str(event.get("type", "")).startswith("response.")
-    return not is_answer and any(event.get(name) for name in ("error", "detail", "message"))
+    return not is_answer and is_error(event)
 
 
 def make_dialect(turn: Turn, model: str, context: UpstreamContext) -> OpenAIResponses:
