@@ -324,10 +324,15 @@ class CoreSettings(SourcedSettings):
 
     @field_validator("api_key", "metrics_key")
     @classmethod
-    def _key_is_not_empty(cls, key: SecretStr | None) -> SecretStr | None:
-        if key is not None and not key.get_secret_value():
+    def _key_can_be_sent(cls, key: SecretStr | None) -> SecretStr | None:
+        if key is None:
+            return None
+        text = key.get_secret_value().strip()  # the file of a secret ends with a newline
+        if not text:
             raise ValueError("a key must not be empty")
-        return key
+        if not (text.isascii() and text.isprintable()):
+            raise ValueError("a key has printable ASCII characters only, since clients send it in a header")
+        return SecretStr(text)
 
     @field_validator("model_aliases")
     @classmethod

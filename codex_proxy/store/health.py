@@ -71,7 +71,8 @@ class WriteCheck:
 UNAVAILABLE = Failure(
     FaultKind.UNAVAILABLE,
     "The store cannot be read or written at the moment (its disk is full, another process has "
-    "locked it, or its database cannot be reached). The server's log says why. Try again, or send 'store': false.",
+    "locked it, or its database cannot be reached). The server's log says why. Try again. Answers that are not stored "
+    "(Responses with 'store': false, Chat, Messages) are given meanwhile.",
 )
 DAMAGED = Failure(
     FaultKind.INTERNAL,

@@ -104,7 +104,7 @@ async def test_the_key_of_the_settings_goes_to_the_server_of_the_settings_only(t
         assert (await pipe_into_chat(proxy, tmp_path, "hi", "--key", "mine")).status == 0
         without = await pipe_into_chat(proxy, tmp_path, "hi")
         assert without.status == 1
-        assert "--key KEY, or set PROXY_API_KEY" in without.err
+        assert "--key KEY or, without --base-url, in PROXY_API_KEY" in without.err
         url = ("--base-url", f"{proxy.url}/v1")
         assert (await pipe_into_chat(proxy, tmp_path, "hi", *url, PROXY_API_KEY="mine")).status == 1
 

@@ -44,6 +44,13 @@ def file(tmp_path: Path) -> Path:
             "PROXY_WEBHOOKS_URL: there is no setting `url` in [webhooks]; is `urls` meant?",
         ),
         ({"api_key": ""}, "", "", "--api-key is invalid: a key must not be empty"),
+        (
+            {"api_key": "s\u00e9cret"},
+            "",
+            "",
+            "--api-key is invalid: a key has printable ASCII characters only",
+        ),
+        ({}, "", 'metrics_key = "a\\nb"', "{file}: metrics_key is invalid: a key has printable ASCII"),
         ({}, "", "metrics_key = ''", "{file}: metrics_key is invalid: a key must not be empty"),
         ({}, "PROXY_MODEL_ALIASES=a=b,c", "", "PROXY_MODEL_ALIASES is invalid: 'c' is not NAME=MODEL"),
         ({}, "PROXY_MODEL_ALIASES==b", "", "PROXY_MODEL_ALIASES is invalid: '=b' is not NAME=MODEL"),
@@ -113,3 +120,10 @@ def test_a_scheme_that_no_store_has_is_answered_with_those_there_are() -> None:
     for store in ("postgres", "mysql://h/d"):
         with pytest.raises(ValueError, match="choose sqlite, the path of a file"):
             Settings(store=store)
+
+
+def test_a_key_is_read_without_the_newline_of_its_file(file: Path) -> None:
+    file.write_text('api_key = " secret\\n"')
+    key = load({}, file).api_key
+    assert key is not None
+    assert key.get_secret_value() == "secret"

@@ -146,7 +146,7 @@ def _refusal(path: str, status: int, text: str) -> RefusedError:
     except (ValueError, KeyError, TypeError, AttributeError):
         message, code, param = f"The server answered with HTTP status {status}. Check the address.", "", ""
     if status == 401:
-        message = f"{message} Give the key with --key KEY, or set PROXY_API_KEY."
+        message = f"{message} Give the key with --key KEY or, without --base-url, in PROXY_API_KEY."
     elif code == "store_disabled":
         message = "This server keeps no sessions (PROXY_STORE=off). Start it with PROXY_STORE=memory, or with a file."
     elif code == "not_found" and path.startswith("/agents/"):

@@ -321,9 +321,7 @@ class PassThrough:
                 yield self._whole_answer()
             return
         event = _decode(whole, "error" if name == b"error" else "chunk")
-        if event.kind == "no_json" and name == b"error":
-            event = StreamEvent("error", whole.decode("utf-8", "replace"))
-        elif event.kind == "no_json" and is_no_chunk(data):
+        if event.kind == "no_json" and is_no_chunk(data):
             return
         if event.kind != "chunk":
             self.fault = event
@@ -441,6 +439,8 @@ class PassThrough:
 
 def _decode(data: bytes, kind: Literal["chunk", "error"]) -> StreamEvent:
     event = decode_event(data, kind)
+    if event.kind == "no_json" and kind == "error":
+        return StreamEvent("error", data.decode("utf-8", "replace"))
     return StreamEvent("error", event.value) if event.kind == "chunk" and is_error(event.value) else event
 
 
