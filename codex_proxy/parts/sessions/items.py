@@ -4,8 +4,9 @@ Source: docs/agents-api.md.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from codex_proxy.core.events import (
     ArgumentsDelta,
@@ -31,6 +32,12 @@ from codex_proxy.core.items import (
 from codex_proxy.parts.sessions.approvals import json_value
 from codex_proxy.parts.sessions.sessions import AgentItem, Call, CallResult, Entry, UserMessage
 from codex_proxy.parts.sessions.subagent_calls import call_fields
+
+MAX_OUTPUT: Final = 1 << 20
+"""Characters of an output that are kept if it is longer: the first and the last half of them."""
+_HALF: Final = MAX_OUTPUT // 2
+_MARK_ROOM: Final = 100
+"""By how much an output may be longer: one that was cut has a mark, and is not cut again when it is read."""
 
 
 def call_entry(call: Call, status: ItemStatus | None = None) -> Entry:
@@ -69,6 +76,42 @@ def item_object(entry: Entry) -> ItemObject:
     return WholeItem.of(item.events()).object(entry.id, entry.turn)
 
 
+class _Output:
+    """An output that comes in pieces, of which so much is kept as is shown of it at its end."""
+
+    def __init__(self) -> None:
+        self._first: list[str] = []
+        self._room = _HALF
+        self._last: deque[str] = deque()
+        self._size = 0
+        """Characters in `_last`."""
+        self._left_out = 0
+
+    def add(self, text: str) -> None:
+        first, rest = text[: self._room], text[self._room :]
+        if first:
+            self._first.append(first)
+            self._room -= len(first)
+        if not rest:
+            return
+        kept = rest[-(_HALF + _MARK_ROOM) :]
+        self._last.append(kept)
+        self._size += len(kept)
+        self._left_out += len(rest) - len(kept)
+        while self._size - len(self._last[0]) >= _HALF + _MARK_ROOM:
+            gone = len(self._last.popleft())
+            self._size -= gone
+            self._left_out += gone
+
+    def pieces(self) -> list[str]:
+        """Returns what is kept, with a mark where something is left out."""
+        if self._left_out + self._size <= _HALF + _MARK_ROOM:
+            return [*self._first, *self._last]
+        last = "".join(self._last)[-_HALF:]
+        left_out = self._left_out + self._size - len(last)
+        return [*self._first, f"\n[cut: {left_out} characters]\n", last]
+
+
 class WholeItem:
     """An item of the agent, with the texts so far."""
 
@@ -79,7 +122,7 @@ class WholeItem:
         """Pieces of its text or arguments."""
         self.parts: dict[int, list[str]] = {}
         """Pieces of each part of the summary of reasoning."""
-        self.output: list[str] = []
+        self._output = _Output()
         self.details = (isinstance(item, Activity) and item.details) or ActionDetails()
 
     @classmethod
@@ -100,10 +143,15 @@ class WholeItem:
             if event.kind == "summary":
                 self.parts.setdefault(event.part, []).append(event.text)
         elif isinstance(event, OutputDelta):
-            self.output.append(event.text)
+            self._output.add(event.text)
         elif isinstance(event, ItemEnded):
             self.status = event.status
             self.details = event.details or self.details
+
+    @property
+    def output(self) -> list[str]:
+        """The pieces of its output; a long one is cut."""
+        return self._output.pieces()
 
     @property
     def is_command(self) -> bool:
@@ -136,8 +184,8 @@ class WholeItem:
             text = "".join(self.text)
             found.append(TextDelta(id, text) if isinstance(self.item, Message) else ArgumentsDelta(id, text))
         found += [ReasoningDelta(id, "".join(texts), part) for part, texts in self.parts.items()]
-        if self.output:
-            found.append(OutputDelta(id, "".join(self.output)))
+        if output := "".join(self.output):
+            found.append(OutputDelta(id, output))
         if self.status != "in_progress":
             found.append(
                 ItemEnded(id, self.status, self.details if isinstance(self.item, Activity) else None)

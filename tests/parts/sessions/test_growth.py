@@ -14,10 +14,25 @@ import aiohttp
 import msgspec
 import pytest
 
-from codex_proxy.core.events import Event, OfSubagent, Stop, SubagentOpened, TurnEnded, TurnStarted
+from codex_proxy.core.events import (
+    Event,
+    ItemEnded,
+    ItemStarted,
+    OfSubagent,
+    OutputDelta,
+    Stop,
+    SubagentOpened,
+    TurnEnded,
+    TurnStarted,
+)
+from codex_proxy.core.items import Activity
 from codex_proxy.parts.sessions.approvals import Approval
+from codex_proxy.parts.sessions.items import MAX_OUTPUT, WholeItem, item_object
+from codex_proxy.parts.sessions.log import Log
 from codex_proxy.parts.sessions.records import IMAGE, SESSION
+from codex_proxy.parts.sessions.render import TurnRenderer
 from codex_proxy.parts.sessions.service import SESSIONS
+from codex_proxy.parts.sessions.sessions import AgentItem, Entry
 from codex_proxy.parts.sessions.state import SessionState
 from codex_proxy.parts.sessions.subagents import MAX_KEPT
 from codex_proxy.store.values import PageRequest
@@ -213,3 +228,43 @@ async def test_an_image_that_is_sent_often_is_stored_once_and_shown_each_time(tm
     for found in (items, copied):
         shown = [part["image_url"] for item in found for part in item["content"] if "image_url" in part]
         assert shown == [url] * 6
+
+
+async def test_of_a_long_output_a_session_keeps_beginning_and_end_and_says_what_is_cut(
+    tmp_path: Path,
+) -> None:
+    async with fake_proxy(tmp_path, fake_dialect="app-server") as proxy:
+        client = AgentsClient(proxy)
+        said = f"[[fake:text misbehave=big_line bytes={3 * MAX_OUTPUT}]]"
+        events = await client.whole_stream(said, **hosted(tmp_path))
+        items = await client.all(f"/sessions/{events[0]['session']['id']}/items")
+    [kept] = [item["output"] for item in items if item["type"] == "command_execution"]
+    begin, mark, end = kept.partition(f"\n[cut: {2 * MAX_OUTPUT} characters]\n")
+    assert (begin, end) == ("y" * (MAX_OUTPUT // 2), "y" * (MAX_OUTPUT // 2)), mark
+    done = [event["item"] for event in events if event["type"] == "agent.session.turn.item.done"]
+    assert [item["output"] for item in done if item["type"] == "command_execution"] == [kept]
+
+
+def _read(entry: Entry) -> WholeItem:
+    assert isinstance(entry.item, AgentItem)
+    return WholeItem.of(entry.item.events())
+
+
+@pytest.mark.parametrize("size", [0, 1, MAX_OUTPUT, MAX_OUTPUT + 1, 2 * MAX_OUTPUT + 7])
+@pytest.mark.parametrize("piece", [1000, MAX_OUTPUT // 2, 3 * MAX_OUTPUT])
+def test_an_output_is_cut_alike_however_it_comes_and_once(size: int, piece: int) -> None:
+    output = "".join(f"{number:07}\n" for number in range(size // 8 + 1))[:size]
+    renderer = TurnRenderer("sess_1", "turn_1", Log())
+    pieces = [output[place : place + piece] for place in range(0, size, piece)]
+    told: list[Event] = [OutputDelta("a", each) for each in pieces]
+    renderer.feed([ItemStarted(Activity("a", "command", "ls")), *told, ItemEnded("a", "completed")])
+    [entry] = renderer.entries
+    shown = item_object(entry)["output"]
+    if size <= MAX_OUTPUT:
+        assert shown == output
+    else:
+        half = MAX_OUTPUT // 2
+        cut = size - MAX_OUTPUT
+        assert len(shown) <= MAX_OUTPUT + 100
+        assert shown == output or shown == f"{output[:half]}\n[cut: {cut} characters]\n{output[-half:]}"
+    assert "".join(WholeItem.of(_read(entry).events()).output) == shown
