@@ -21,6 +21,8 @@ from codex_proxy.core.items import ActionDetails, HistoryMessage, Item, ItemStat
 
 EMPTY_HEADER: Final = "x-codex-empty"
 """The header, comment or field with an `EmptyReason`."""
+DECLINED_HEADER: Final = "x-codex-declined"
+"""The header, comment or field with the kinds of what the agent was not permitted."""
 
 EmptyReason: TypeAlias = Literal[
     "", "no-output", "reasoning-only", "activity-only", "stop-sequence", "cancelled"

@@ -13,6 +13,7 @@ from codex_proxy.core.beside_the_loop import beside_the_loop
 from codex_proxy.core.events import (
     DELTAS,
     VISIBLE_OUTPUT,
+    ApprovalRequested,
     EmptyReason,
     Event,
     ForwardedBytes,
@@ -37,6 +38,18 @@ from codex_proxy.surfaces.answers.samples import Samples
 from codex_proxy.surfaces.chat.render import StreamMetrics
 from codex_proxy.surfaces.ollama.render import TurnTimes
 
+_NOTED: Final = frozenset({ServedBy, ApprovalRequested})
+"""The events of which an answer's headers tell."""
+
+
+def declined_in(events: Sequence[Event], before: str = "") -> str:
+    """Returns the kinds of what the agent asked for and did not get, separated by commas. `before`: those of earlier
+    events.
+    """
+    asked = [event for event in events if isinstance(event, ApprovalRequested)]
+    kinds = [event.kind for event in asked if not (event.asked or event.allowed)]
+    return ", ".join(dict.fromkeys([*filter(None, before.split(", ")), *kinds]))
+
 
 class TurnTimings:
     """The times of a turn that begins now."""
@@ -46,11 +59,12 @@ class TurnTimings:
         clock: Clock,
         on_served: Callable[[ServedBy], None] | None = None,
         on_empty: Callable[[EmptyReason], None] | None = None,
+        on_declined: Callable[[str], None] | None = None,
         *,
         counts: bool = False,
     ) -> None:
-        """`on_served` gets the upstream that answers; `on_empty` why an answer is empty. `counts`: whether deltas
-        and usage are kept, for metrics.
+        """`on_served` gets the upstream that answers; `on_empty` why an answer is empty; `on_declined` what
+        the agent was not permitted. `counts`: whether deltas and usage are kept, for metrics.
         """
         self._clock = clock
         self._began = clock.monotonic()
@@ -59,6 +73,8 @@ class TurnTimings:
         self._counts = counts
         self._on_served = on_served
         self._on_empty = on_empty
+        self._on_declined = on_declined
+        self._declined = ""
         self.deltas = 0
         self.usage: Usage | None = None
         self.response_model: str | None = None
@@ -70,14 +86,22 @@ class TurnTimings:
         """Takes each batch of the turn, in order."""
         if self._counts:
             self._count(events)
-        if self._on_served is not None and ServedBy in map(type, events):
-            self._on_served(next(event for event in events if isinstance(event, ServedBy)))
+        if not _NOTED.isdisjoint(map(type, events)):
+            self._note(events)
         if self._first is None:
             self._record_begin(events)
         if events and isinstance(events[-1], TurnEnded):
             self.ended_by = events[-1].trigger
             if events[-1].empty and self._on_empty is not None:
                 self._on_empty(events[-1].empty)
+
+    def _note(self, events: Sequence[Event]) -> None:
+        served = next((event for event in events if isinstance(event, ServedBy)), None)
+        if served is not None and self._on_served is not None:
+            self._on_served(served)
+        self._declined = declined_in(events, self._declined)
+        if self._declined and self._on_declined is not None:
+            self._on_declined(self._declined)
 
     def _record_begin(self, events: Sequence[Event]) -> None:
         """Takes a batch of a turn of which the client has seen nothing. A list of MCP tools is sent with the first

@@ -74,6 +74,9 @@ TURN_HEADERS: Final = {
     "`activity-only` (the agent only ran tools), `stop-sequence` (the answer began with one). Also with a text: "
     "`cancelled` (the agent itself ended its turn early; what it had written is the answer). In a stream that has "
     "begun, a comment has the reason, on a WebSocket and in Ollama's API a field of the last event or line.",
+    "x-codex-declined": "What the agent asked permission for and did not get, separated by commas: `command`, "
+    "`file_change`, `mcp` (a tool of an MCP server), `permission` (anything else), `form`. In a stream that has begun, "
+    "a comment has it, on a WebSocket a field of the last event.",
     "x-codex-upstream": "The upstream that answered, if there are several.",
     "x-codex-route": "The table `[routes.NAME]` of the settings that chose the model.",
     "x-codex-attempts": "The number of requests to upstreams for this answer.",

@@ -17,7 +17,7 @@ import structlog
 from aiohttp import web
 from aiohttp.http import StreamWriter
 
-from codex_proxy.core.events import EMPTY_HEADER
+from codex_proxy.core.events import DECLINED_HEADER, EMPTY_HEADER
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.files.private import replace_file
@@ -124,12 +124,14 @@ class EventStream:
             await asyncio.sleep(0)
 
     async def close(self, last: bytes = b"") -> web.StreamResponse:
-        """Writes the last bytes, and why the answer is empty if the headers could not say it. Raises
-        `ConnectionError`.
+        """Writes the last bytes, and before them what the headers could not say: why the answer is empty, and what the
+        agent was not permitted. Raises `ConnectionError`.
         """
-        reason = self._request.get(REPLY_HEADERS, {}).get(EMPTY_HEADER)
-        if reason is not None and self.begun and self._has_comments:
-            last = b": %s: %s\n\n" % (EMPTY_HEADER.encode(), reason.encode()) + last
+        known = self._request.get(REPLY_HEADERS, {})
+        for name in (EMPTY_HEADER, DECLINED_HEADER):
+            said = self.response.headers.get(name)
+            if known.get(name, said) != said and self.begun and self._has_comments:
+                last = f": {name}: {known[name]}\n\n".encode() + last
         await self._start_write(last)
         if len(last) > WRITTEN_AT_ONCE:
             await self._write_all(last)

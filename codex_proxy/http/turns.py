@@ -17,7 +17,7 @@ from aiohttp import web
 from codex_proxy.admission.images import fetched_bytes
 from codex_proxy.agents.agent import Agent, agent_for
 from codex_proxy.core.account import AgentModel
-from codex_proxy.core.events import EMPTY_HEADER, EmptyReason, ServedBy
+from codex_proxy.core.events import DECLINED_HEADER, EMPTY_HEADER, EmptyReason, ServedBy
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.items import HistoryMessage
 from codex_proxy.core.options import OPTIONS, Option
@@ -147,7 +147,9 @@ def _interrupt_started(starting: asyncio.Task[Run]) -> None:
 
 
 def start_timings(request: web.Request) -> TurnTimings:
-    """Starts the timings; upstream, attempts, and why an answer is empty go into the reply headers and the log line."""
+    """Starts the timings; upstream, attempts, why an answer is empty, and what the agent was not permitted go into the
+    reply headers and the log line.
+    """
     # The request holds the timings: functions that held it in turn would keep both until a garbage collection.
     headers, notes = request[REPLY_HEADERS], request[NOTES]
 
@@ -164,8 +166,11 @@ def start_timings(request: web.Request) -> TurnTimings:
         headers[EMPTY_HEADER] = reason
         notes["empty"] = reason
 
+    def on_declined(kinds: str) -> None:
+        headers[DECLINED_HEADER] = notes["declined"] = kinds
+
     timings = request[TIMINGS] = TurnTimings(
-        request.app[CLOCK], on_served, on_empty, counts=request.app.get(METER) is not None
+        request.app[CLOCK], on_served, on_empty, on_declined, counts=request.app.get(METER) is not None
     )
     return timings
 

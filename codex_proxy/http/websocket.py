@@ -15,12 +15,13 @@ import msgspec
 from aiohttp import WSCloseCode, WSMessage, WSMsgType, web
 from aiohttp.web_request import BaseRequest
 
-from codex_proxy.core.events import EMPTY_HEADER, Event, TurnEnded
+from codex_proxy.core.events import DECLINED_HEADER, EMPTY_HEADER, Event, TurnEnded
 from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.body import BODY_BUDGET, IGNORED_HEADER, HeldBytes, hints_of, parse_body
 from codex_proxy.http.endpoint import log_unforeseen
+from codex_proxy.http.exchange import declined_in
 from codex_proxy.http.middleware.access import KEY_PROTOCOL, RIGHT, subprotocols
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
 from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS, count_request
@@ -164,8 +165,8 @@ class _ResponsesSocket:
         self._waiting_size = 0
         self._busy = False
         self._last: _LastResponse | None = None
-        self._empty = ""
-        """Why the running turn's answer is empty, if it is."""
+        self._noted: dict[str, str] = {}
+        """Members of the last event of the turn that goes on: why its answer is empty, and what was declined."""
 
     async def serve(self) -> None:
         """Runs the turns of the frames, until the client leaves or the server stops. A running turn is then
@@ -280,8 +281,8 @@ class _ResponsesSocket:
         except Fault:
             prepared.release()
             raise
-        self._empty = ""
-        response, reader = await start_foreground(self._responses, prepared, "websocket", self._note_empty)
+        self._noted.clear()
+        response, reader = await start_foreground(self._responses, prepared, "websocket", self._note)
         made = agent_headers(self._responses.runs.agent, prepared.parsed, prepared.turn)
         await self._send_events(reader, {name: made[name] for name in made if name == IGNORED_HEADER})
         if response.failure is not None or response.final is None:
@@ -303,9 +304,11 @@ class _ResponsesSocket:
         if last is not None:
             last.release()
 
-    def _note_empty(self, events: Sequence[Event]) -> None:
-        if events and isinstance(events[-1], TurnEnded):
-            self._empty = events[-1].empty
+    def _note(self, events: Sequence[Event]) -> None:
+        if events and isinstance(events[-1], TurnEnded) and events[-1].empty:
+            self._noted[EMPTY_HEADER] = events[-1].empty
+        if declined := declined_in(events, self._noted.get(DECLINED_HEADER, "")):
+            self._noted[DECLINED_HEADER] = declined
 
     async def _send_events(self, reader: ResponseReader, about: Mapping[str, str]) -> None:
         """`about`: members of the last event, which has no header that could say it."""
@@ -318,7 +321,7 @@ class _ResponsesSocket:
                 for _, frame in frames:
                     payload = payload_of(frame)
                     if is_last(frame):
-                        said = {**about, **({EMPTY_HEADER: self._empty} if self._empty else {})}
+                        said = {**about, **self._noted}
                         payload = payload[:-1] + b"," + json_bytes(said)[1:] if said else payload
                     await self._send(payload)
         except (Fault, ConnectionError):
