@@ -73,3 +73,27 @@ async def test_a_folder_that_is_gone_fails_the_next_turn_and_not_the_session(tmp
         folder.mkdir()
         events = await client.turn(session["id"], message("Hello."))
         assert events[-2]["type"] == "agent.session.turn.completed"
+
+
+async def test_a_folder_that_became_a_link_to_another_place_fails_the_next_turn_and_is_not_worked_in(
+    tmp_path: Path,
+) -> None:
+    folder, elsewhere = tmp_path / "allowed" / "work", tmp_path / "elsewhere"
+    for each in (folder, elsewhere):
+        each.mkdir(parents=True)
+    async with fake_proxy(tmp_path, workdir=folder.parent, fake_dialect="app-server") as proxy:
+        client = AgentsClient(proxy)
+        id = await client.idle_session("Hello.", **hosted(folder))
+        folder.rmdir()
+        folder.symlink_to(elsewhere)
+        events = await client.turn(id, message("[[fake:work]]"))
+        assert [event["type"] for event in events][-3:] == [
+            "agent.session.turn.failed",
+            "error",
+            "agent.session.idle",
+        ]
+        assert "workspace_directory" in events[-2]["error"]["message"]
+        folder.unlink()
+        folder.mkdir()
+        events = await client.turn(id, message("Hello."))
+        assert events[-2]["type"] == "agent.session.turn.completed"

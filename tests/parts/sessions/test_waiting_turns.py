@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import aiohttp
+import psutil
 import pytest
 
 from codex_proxy.parts.sessions import service
@@ -22,6 +24,7 @@ from tests.parts.sessions.driving import (
 )
 from tests.parts.sessions.test_folders import hosted
 from tests.parts.sessions.test_steering import claude_code
+from tests.waiting import poll
 
 
 @pytest.fixture
@@ -72,6 +75,36 @@ async def test_more_sessions_than_places_take_their_turns(client: AgentsClient) 
                 await reader.until("agent.session.idle")
         (turn,) = await client.all(f"/sessions/{session['id']}/turns")
         assert turn["status"] == "completed"
+
+
+@pytest.mark.exhaustive
+async def test_with_200_sessions_idle_and_50_at_work_each_of_these_ends_and_others_are_served(
+    proxy: Proxy, tmp_path: Path
+) -> None:
+    """The idle ones are read: their streams take no place of turns, and they have no process."""
+    children = psutil.Process().children
+    unlimited = aiohttp.TCPConnector(limit=0)
+    async with AsyncExitStack() as stack:
+        session = await stack.enter_async_context(aiohttp.ClientSession(connector=unlimited))
+        client = AgentsClient(Proxy(proxy.server, session, proxy.url))
+        idle = [(await client.post("/sessions", hosted(tmp_path)))["id"] for _ in range(200)]
+        readers = [await stack.enter_async_context(client.following(id)) for id in idle]
+        assert len(children()) <= 1, "the process that waits for the next turn of any"
+        working = [(await client.new_session("[[fake:text]]"))["id"] for _ in range(50)]
+        assert (await client.proxy.ask(user())).status == 200
+
+        async def all_rest() -> bool:
+            found = [await client.get(f"/sessions/{id}") for id in working]
+            return all(session["status"] == "idle" for session in found)
+
+        await poll(all_rest)
+        for id in working:
+            (turn,) = await client.all(f"/sessions/{id}/turns")
+            assert turn["status"] == "completed"
+        for id, reader in zip(idle[::40], readers[::40], strict=True):
+            await client.send(id, message("Hello."))
+            await reader.until("agent.session.idle")
+        assert not any(reader.events for reader in readers[1:40])
 
 
 async def test_a_turn_that_waits_too_long_fails_with_a_reason(
