@@ -1,7 +1,8 @@
 // A session with OpenAI's SDK for JavaScript: created and streamed, continued by the helper, with a function.
 import OpenAI from "openai";
 
-const client = new OpenAI({ baseURL: `${process.argv[2]}/v1`, apiKey: "no key", maxRetries: 0 });
+const [address, model, hello, weatherQuestion] = process.argv.slice(2);
+const client = new OpenAI({ baseURL: `${address}/v1`, apiKey: "no key", maxRetries: 0 });
 const agents = client.beta.agents;
 const weather = {
   type: "function",
@@ -14,8 +15,8 @@ const types = [];
 let id;
 const created = await agents.sessions.create({
   environment: { type: "none" },
-  agent: { model: "codex-5", tools: [weather] },
-  input: "hi",
+  agent: { model, tools: [weather] },
+  input: hello,
   stream: true,
 });
 for await (const event of created) {
@@ -25,7 +26,7 @@ for await (const event of created) {
 
 const asked = [];
 const stream = agents.sessions.stream(id, {
-  input: "[[fake:tool_calls]]",
+  input: weatherQuestion,
   toolHandlers: {
     get_weather: (given) => {
       asked.push(given);

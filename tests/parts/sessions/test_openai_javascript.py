@@ -18,7 +18,8 @@ PROGRAM = Path(__file__).with_name("openai_sessions.mjs")
 
 async def test_the_sdk_for_javascript_runs_a_session_with_a_function(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path) as proxy:
-        printed = await run_beside(("openai@7.59.0",), PROGRAM.read_text(), tmp_path, proxy.url)
+        given = (proxy.url, "codex-5", "hi", "[[fake:tool_calls]]")
+        printed = await run_beside(("openai@7.59.0",), PROGRAM.read_text(), tmp_path, *given)
     told = json.loads(printed)
     assert [told["types"][0], *told["types"][-2:]] == [
         "agent.session.created",
