@@ -33,7 +33,7 @@ from codex_proxy.http.routing import (
     route_body,
     target_fault,
 )
-from codex_proxy.http.stored_files import with_stored_files
+from codex_proxy.http.stored_files import as_sent, with_stored_files
 from codex_proxy.runs.observers import note_model_asked
 from codex_proxy.surfaces.requests.options import ParseContext, ParsedRequest, RequestHints
 from codex_proxy.surfaces.requests.passed import json_body
@@ -358,11 +358,14 @@ async def _parse_with_pdfs(
 ) -> T:
     reader = request.app.get(PDF_READER)
     pdfs = None if reader is None else PdfTexts()
-    parsed = await _parse_off_loop(body, parse, pdfs)
-    if reader is None or pdfs is None or not pdfs.unread:
-        return parsed
-    texts = await reader.read(pdfs.unread, request[OWNER], skips_unreadable=skips_unreadable)
-    return await _parse_off_loop(body, parse, PdfTexts(texts))
+    try:
+        parsed = await _parse_off_loop(body, parse, pdfs)
+        if reader is None or pdfs is None or not pdfs.unread:
+            return parsed
+        texts = await reader.read(pdfs.unread, request[OWNER], skips_unreadable=skips_unreadable)
+        return await _parse_off_loop(body, parse, PdfTexts(texts))
+    except Fault as fault:
+        raise as_sent(request, fault) from None
 
 
 async def _parse_off_loop(

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final
 
 from aiohttp import web
+from msgspec.structs import replace
 
 from codex_proxy.core.beside_the_loop import beside_the_loop
 from codex_proxy.core.faults import Fault, FaultKind
@@ -22,11 +23,14 @@ READ_ON_LOOP: Final = 512 << 10
 """Maximum bytes of a body that is read on the event loop."""
 MAX_FILES: Final = 1_000
 """Maximum files that a body may name."""
+SENT_AS: Final = web.RequestKey("sent_as", dict[str, str])
+"""The fields of files' ids, by the fields into which their contents were put."""
 _BASE64: Final = 4 / 3
 
 
 async def with_stored_files(request: web.Request, body: bytes, grow_to: Callable[[int], None]) -> bytes:
-    """Returns a body that has `MARK`, with the files that it names. `grow_to` counts its bytes. Raises `Fault`
+    """Returns a body that has `MARK`, with the files that it names, and notes their fields in `request[SENT_AS]`.
+    `grow_to` counts its bytes. Raises `Fault`
     REQUEST_TOO_LARGE with files that are too large or too many, what `grow_to` raises, and if the body is no JSON
     object.
     """
@@ -50,4 +54,11 @@ async def with_stored_files(request: web.Request, body: bytes, grow_to: Callable
             grow_to(size)
     if not files:
         return body
-    return await beside_the_loop(partial(with_files, body, files), long=size > READ_ON_LOOP)
+    body, request[SENT_AS] = await beside_the_loop(partial(with_files, body, files), long=size > READ_ON_LOOP)
+    return body
+
+
+def as_sent(request: web.Request, fault: Fault) -> Fault:
+    """Returns a refusal of a file's content with the field that the client has sent: the file's id."""
+    sent = request.get(SENT_AS, {}).get(fault.failure.param or "")
+    return fault if sent is None else Fault(replace(fault.failure, param=sent))

@@ -28,7 +28,7 @@ from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS, count_request
 from codex_proxy.http.middleware.request_context import CLIENT
 from codex_proxy.http.routing import ROUTED, next_target
 from codex_proxy.http.sse import stream_slot
-from codex_proxy.http.stored_files import with_stored_files
+from codex_proxy.http.stored_files import SENT_AS, with_stored_files
 from codex_proxy.http.turns import agent_headers
 from codex_proxy.responses.context import Context, ContextItem, context_item, read_context
 from codex_proxy.responses.foreground import ResponseReader, start_foreground
@@ -272,7 +272,8 @@ class _ResponsesSocket:
                         self._forget_failed(parsed.previous_response_id)
                         raise
         finally:
-            self._request.pop(ROUTED, None)  # the next turn is routed by itself
+            self._request.pop(ROUTED, None)  # the next turn is routed by itself, and has files of its own
+            self._request.pop(SENT_AS, None)
 
     async def _answer(self, parsed: ParsedResponse, held: HeldBytes) -> None:
         prepared = await self._prepare(parsed)

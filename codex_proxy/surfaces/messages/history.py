@@ -181,7 +181,7 @@ class BlockReader:
             yield TextPart(head.rstrip("\n"))
             yield from self.parts(given, f"{param}.source.content", newest=newest)
             yield TextPart("</document>")
-        elif kind == "base64" and isinstance(given, str) and (raw := _decoded(given)):
+        elif kind == "base64" and (raw := _decoded(source)) is not None:
             yield self._file(raw, text_at(source, "media_type") or "of no type", title, head, param)
         elif newest and kind == "file":
             raise _no_such_file("document", source, f"{param}.source")
@@ -216,11 +216,13 @@ class BlockReader:
             return None
 
 
-def _decoded(data: str) -> bytes:
+def _decoded(source: dict[str, Any]) -> bytes | None:
+    """Returns the bytes of a document, of which only a text may be empty; None if there are none."""
     try:
-        return decode_base64(data)
-    except ValueError:
-        return b""
+        raw = decode_base64(source["data"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    return raw if raw or text_at(source, "media_type").startswith("text/") else None
 
 
 def _no_such_file(kind: str, source: dict[str, Any], param: str) -> Fault:
@@ -301,13 +303,33 @@ def history_of(
     messages: Sequence[wire.InputMessage], reader: BlockReader, identity: str
 ) -> tuple[HistoryItem, ...]:
     """Returns the history. Raw items of another agent or model than `identity` are left out."""
-    newest = max((index for index, each in enumerate(messages) if each.role == "user"), default=-1)
+    newest = _newest(messages)
     history = _History(reader, identity)
     for index, message in enumerate(messages):
         if not (index < newest and message.role in _INSTRUCTING and message.clear_at == _NEXT_MESSAGE):
             history.read(message, f"messages[{index}].content", newest=index == newest)
     history.finish_calls(NO_RESULT)
     return tuple(history.items)
+
+
+def _newest(messages: Sequence[wire.InputMessage]) -> int:
+    """Returns the place of the user's newest message; -1 if there is none."""
+    return max((index for index, each in enumerate(messages) if each.role == "user"), default=-1)
+
+
+def require_files(messages: Sequence[wire.InputMessage]) -> None:
+    """Raises `Fault` NOT_FOUND for a file in the user's newest message that is not stored here, as `history_of`."""
+    if (newest := _newest(messages)) >= 0:
+        _require_files(messages[newest].content, f"messages[{newest}].content")
+
+
+def _require_files(content: Any, param: str, *, within: bool = False) -> None:
+    for index, block in enumerate(_blocks(content)):
+        kind, source, where = block_type(block), object_at(block, "source"), f"{param}[{index}]"
+        if kind in ("document", "image") and text_at(source, "type") == "file":
+            raise _no_such_file(kind, source, f"{where}.source")
+        if kind == "tool_result" and not within:
+            _require_files(block.get("content"), f"{where}.content", within=True)
 
 
 def tools_referred_to(messages: Iterable[wire.InputMessage]) -> set[str]:

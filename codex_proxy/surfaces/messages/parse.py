@@ -24,6 +24,7 @@ from codex_proxy.surfaces.messages.history import (
     has_instructions,
     history_of,
     instructions_of,
+    require_files,
     tools_referred_to,
     with_tool_changes,
 )
@@ -240,9 +241,12 @@ _NOT_OFFERED: Final = _NOT_SHOWN | {"defer_loading", "eager_input_streaming", "s
 
 
 def count_tokens(body: bytes, catalog: ModelCatalog) -> tuple[int, FieldNotes]:
-    """Returns the tokens of a request, and findings about its fields."""
+    """Returns the tokens of a request, and findings about its fields. Raises `Fault`, also NOT_FOUND for an unknown
+    file.
+    """
     request, notes = parse_as(MessagesRequest, body)
     resolve(request.model or DEFAULT_NAME, catalog)
+    require_files(request.messages)
     counter = _Counter()
     tools = request.tools or ()
     loaded = loaded_names(tools, request.tool_choice, tools_referred_to(request.messages))

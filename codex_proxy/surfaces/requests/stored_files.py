@@ -30,19 +30,21 @@ def named_files(body: bytes) -> Counter[str]:
     return Counter(id for name in _LISTS for _, part in _parts(value.get(name), name) if (id := _id_of(part)))
 
 
-def with_files(body: bytes, files: Mapping[str, GivenFile]) -> bytes:
-    """Returns the body with the contents of `files` in place of their ids. Raises `Fault` for a part that has another
-    source, too.
+def with_files(body: bytes, files: Mapping[str, GivenFile]) -> tuple[bytes, dict[str, str]]:
+    """Returns the body with the contents of `files` in place of their ids, and by the path of each content the path of
+    the field that had the id. Raises `Fault` for a part that has another source, too.
     """
+    sent: dict[str, str] = {}
     fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     for name in _LISTS:
         if name in fields and MARK in bytes(fields[name]):
             value = msgspec.json.decode(fields[name])
             for path, part in _parts(value, name):
                 if (file := files.get(_id_of(part))) is not None:
-                    _put(part, file, path)
+                    content, id = _put(part, file, path)
+                    sent[content] = id
             fields[name] = msgspec.Raw(msgspec.json.encode(value))
-    return msgspec.json.encode(fields)
+    return msgspec.json.encode(fields), sent
 
 
 def _parts(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -81,34 +83,31 @@ _OTHERS: Final = ("file_data", "file_url", "image_url", "data", "url")
 """The fields beside an id that have a source, too."""
 
 
-def _check_alone(part: dict[str, Any], path: str) -> None:
-    """Raises `Fault` for a part that has another source, too. `path`: the part's."""
-    place = _place_of(part)
+def _check_alone(place: dict[str, Any], path: str) -> None:
+    """Raises `Fault` for a part that has another source, too. `path`: of the object with the id."""
     if second := next((name for name in _OTHERS if place.get(name)), None):
-        field = _PLACES.get(part["type"])
-        param = f"{path}.{field}.{second}" if field else f"{path}.{second}"
-        raise bad_request(f"'file_id' and '{second}' are two sources. Send one of them.", param)
+        message = f"'file_id' and '{second}' are two sources. Send one of them."
+        raise bad_request(message, f"{path}.{second}")
 
 
 def _url_of(file: GivenFile) -> str:
     return f"data:{file.media_type};base64,{encode_base64(file.data)}"
 
 
-def _put(part: dict[str, Any], file: GivenFile, path: str) -> None:
-    """Puts a file into the part that names it."""
-    _check_alone(part, path)
-    kind = part["type"]
+def _put(part: dict[str, Any], file: GivenFile, path: str) -> tuple[str, str]:
+    """Puts a file into the part that names it. Returns the paths of the content, and of the id that was there."""
+    kind, place = part["type"], _place_of(part)
+    where = f"{path}.{_PLACES[kind]}" if kind in _PLACES else path
+    _check_alone(place, where)
     if kind in ("document", "image"):
         data = encode_base64(file.data)
         part["source"] = {"type": "base64", "media_type": file.media_type, "data": data}
         if kind == "document" and not part.get("title"):
             part["title"] = file.name
-        return
-    place = _place_of(part)
+        return f"{where}.data", f"{where}.file_id"
     del place["file_id"]
-    if kind == "input_image":
-        place["image_url"] = _url_of(file)
-    else:
-        place["file_data"] = _url_of(file)
-        if not place.get("filename"):
-            place["filename"] = file.name
+    content = "image_url" if kind == "input_image" else "file_data"
+    place[content] = _url_of(file)
+    if kind != "input_image" and not place.get("filename"):
+        place["filename"] = file.name
+    return f"{where}.{content}", f"{where}.file_id"

@@ -112,6 +112,33 @@ async def test_a_second_source_beside_a_file_is_refused_by_its_name(proxy: Proxy
         assert (answer.status, answer.error["param"]) == (400, param), answer.text
 
 
+async def test_a_file_of_the_wrong_kind_is_refused_by_the_field_that_was_sent(proxy: Proxy) -> None:
+    text = await uploaded(proxy, data=WORDS.encode(), filename="a.txt")
+    noise = await uploaded(proxy, data=b"\0\xff", filename="a.bin")
+    for api, body, param in (
+        ("responses", response({"type": "input_image", "file_id": text}), "input[0].content[1].file_id"),
+        ("responses", response({"type": "input_file", "file_id": noise}), "input[0].content[1].file_id"),
+        (
+            "chat/completions",
+            chat({"type": "file", "file": {"file_id": noise}}),
+            "messages[0].content[1].file.file_id",
+        ),
+    ):
+        answer = await ask(proxy, api, body)
+        assert (answer.status, answer.error["param"]) == (400, param), answer.text
+
+
+async def test_in_every_api_an_empty_text_file_is_read(proxy: Proxy) -> None:
+    id = await uploaded(proxy, data=b"", filename="empty.txt")
+    asked = {
+        "chat/completions": chat({"type": "file", "file": {"file_id": id}}),
+        "responses": response({"type": "input_file", "file_id": id}),
+        "messages": messages({"type": "document", "source": {"type": "file", "file_id": id}}),
+    }
+    for api, body in asked.items():
+        assert "empty.txt" in echoed(await ask(proxy, api, body, ANTHROPIC if api == "messages" else OPENAI))
+
+
 async def test_a_file_in_the_result_of_a_tool_is_read(proxy: Proxy) -> None:
     id = await uploaded(proxy, data=WORDS.encode())
     document = {"type": "document", "source": {"type": "file", "file_id": id}}
@@ -207,6 +234,24 @@ async def test_an_unknown_file_is_the_apis_own_error(
         assert answer.error["type"] == "not_found_error"
     else:
         assert answer.error["param"] == param
+
+
+@pytest.mark.parametrize("kind", ["document", "image"])
+async def test_tokens_of_an_unknown_file_are_not_counted(proxy: Proxy, kind: str) -> None:
+    part = {"type": kind, "source": {"type": "file", "file_id": UNKNOWN}}
+    in_result = messages()
+    in_result["messages"] += [
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_1", "name": "x", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": [part]}]},
+    ]
+    in_result["tools"] = [{"name": "x", "input_schema": {"type": "object"}}]
+    for body in (messages(part), in_result):
+        sent = await ask(proxy, "messages", body, ANTHROPIC)
+        counted = await ask(proxy, "messages/count_tokens", body, ANTHROPIC)
+        assert (counted.status, counted.error) == (404, sent.error), counted.text
+    earlier = messages(part)
+    earlier["messages"] += [{"role": "assistant", "content": "Ah."}, {"role": "user", "content": ECHO}]
+    assert (await ask(proxy, "messages/count_tokens", earlier, ANTHROPIC)).status == 200
 
 
 async def test_a_file_that_is_gone_from_an_earlier_message_is_left_out(proxy: Proxy) -> None:
