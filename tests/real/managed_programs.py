@@ -229,6 +229,12 @@ class Session:
         event = await self.until(lambda event: event["type"] == IDLE and not _waits(event))
         return str(event["stop_reason"]["type"])
 
+    async def catch_up(self) -> None:
+        """Lists what was missed, behind a stream that is open and has had nothing."""
+        listed = await self.listed()
+        assert listed[: len(self.events)] == self.events
+        self.events = listed
+
     async def confirm(self, use: str, decision: str = "allow", **more: Any) -> None:
         await self.send(confirm(use, decision, **more))
 

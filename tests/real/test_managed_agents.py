@@ -7,12 +7,12 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from anthropic import Anthropic
+from anthropic import Anthropic, BadRequestError
 
 from tests.npm import run_beside
 from tests.parts.managed_agents.driving import TOOLSET, WEATHER
@@ -86,6 +86,56 @@ async def test_a_denied_command_does_not_run_and_an_allowed_one_runs_once(progra
     assert await session.listed() == session.events
 
 
+async def test_with_two_readers_and_kills_nothing_runs_before_an_allow_and_once_after(
+    program: Program,
+) -> None:
+    session = await Session.create(program, ASK_FOR_COMMANDS)
+    readers = session, Session(program, session.id)
+    file = program.workdir / "two-readers"
+    command = f"echo ran >> {file}; tail -f /dev/null --pid=1 -s 4218"
+
+    async def asked() -> str:
+        uses = [await each.until_asked() for each in readers]
+        assert uses[0] == uses[1]
+        assert not file.exists()
+        return uses[0]
+
+    async with readers[0].reading(), readers[1].reading():
+        await session.say(program.runs(command), program.says("Done."))
+        lost = await asked()
+        await _kill_and_start(program, readers)
+    async with readers[0].reading(), readers[1].reading():
+        for each in readers:
+            await each.catch_up()
+            with pytest.raises(BadRequestError, match="does not match"):
+                await each.confirm(lost)
+        await session.say(program.runs(command), program.says("Done."))
+        use = await asked()
+        told = await asyncio.gather(*(each.confirm(use) for each in readers), return_exceptions=True)
+        (late,) = (each for each in told if each is not None)
+        assert isinstance(late, BadRequestError)
+        await eventually(file.exists)
+        await _kill_and_start(program, readers)
+    async with readers[0].reading(), readers[1].reading():
+        for each in readers:
+            await each.catch_up()
+            assert each.events[-1]["stop_reason"]["type"] == "retries_exhausted"
+        await session.say(program.says("Hello."))
+        assert [await each.until_rest() for each in readers] == ["end_turn", "end_turn"]
+    assert count_of(file) == 1
+    assert [failed for _, failed in session.results()] == [True, True]
+    assert readers[0].events == readers[1].events == await session.listed()
+
+
+async def _kill_and_start(program: Program, readers: Iterable[Session]) -> None:
+    """Kills the server while its streams are read, and starts it again."""
+    reading = [asyncio.create_task(each.until(lambda _: False)) for each in readers]
+    await program.kill()
+    await asyncio.wait(reading)
+    assert all(task.exception() is not None for task in reading)
+    await program.start()
+
+
 async def test_a_custom_tool_gets_the_models_input_and_gives_its_result(program: Program) -> None:
     session = await Session.create(program, WEATHER)
     async with session.reading():
@@ -101,22 +151,39 @@ async def test_a_custom_tool_gets_the_models_input_and_gives_its_result(program:
     assert await session.listed() == session.events
 
 
-async def test_a_file_that_was_put_into_the_folder_is_read_by_the_program(program: Program) -> None:
+async def test_a_file_that_was_put_into_the_folder_is_read_by_the_program_after_a_kill(
+    program: Program,
+) -> None:
     words = "The password is a blue heron."
     file = await program.client.beta.files.upload(file=("notes.txt", words.encode()))
     given = {"type": "file", "file_id": file.id, "mount_path": "/data/notes.txt"}
     session = await Session.create(program, TOOLSET, resources=[given])
+    await program.kill()
+    await program.start()
     async with session.reading():
         await session.say(program.reads("data/notes.txt"), program.says("I have read it."))
         assert await session.until_rest() == "end_turn"
     ((output, failed),) = session.results()
     assert (words in output, failed) == (True, False)
     assert words in program.told_to_model()
+    document: Any = {"type": "document", "source": {"type": "file", "file_id": file.id}}
+    async with session.reading():
+        asked = message(program.prompt(program.says("I have seen it.")))
+        await session.send({**asked, "content": [document, *asked["content"]]})
+        assert await session.until_rest() == "end_turn"
+    assert program.told_to_model().count(words) > 1
+    await program.kill()
+    await program.start()
+    assert await session.listed() == session.events
+    downloaded = await program.client.beta.files.download(file.id)
+    assert await downloaded.read() == words.encode()
     await program.client.beta.sessions.delete(session.id)
     assert not (program.workdir / "data/notes.txt").exists()
 
 
-async def test_an_interrupt_ends_a_running_command_and_the_session_goes_on(program: Program) -> None:
+async def test_an_interrupt_ends_a_running_command_and_the_session_goes_on_after_a_kill(
+    program: Program,
+) -> None:
     session = await Session.create(program, TOOLSET)
     file = program.workdir / "began"
     async with session.reading():
@@ -129,7 +196,10 @@ async def test_an_interrupt_ends_a_running_command_and_the_session_goes_on(progr
         assert await session.until_rest() == "end_turn"
         await eventually(lambda: not is_running(command))
         assert [failed for _, failed in session.results()] == [True]
-        before = len(session.events)
+    await program.kill()
+    await program.start()
+    before = len(session.events)
+    async with session.reading():
         await session.say(program.says("Hello."))
         assert await session.until_rest() == "end_turn"
     assert kinds(session.events[before:]) == [
@@ -153,7 +223,7 @@ async def test_a_message_behind_an_interrupt_of_an_open_question_goes_on(program
     assert await session.listed() == session.events
 
 
-async def test_a_subagent_has_a_thread_with_its_own_log(program: Program) -> None:
+async def test_a_subagent_has_a_thread_with_its_own_log_also_after_a_kill(program: Program) -> None:
     self_only: Any = {"type": "coordinator", "agents": [{"type": "self"}]}
     session = await Session.create(program, TOOLSET, multiagent=self_only)
     async with session.reading():
@@ -171,6 +241,15 @@ async def test_a_subagent_has_a_thread_with_its_own_log(program: Program) -> Non
     assert len(said(events)) == 1
     told = [kind for kind in kinds(session.events) if kind.startswith("session.thread_")]
     assert told == ["session.thread_created", "session.thread_status_running", "session.thread_status_idle"]
+    await program.kill()
+    await program.start()
+    threads = program.client.beta.sessions.threads
+    assert [each async for each in threads.list(session.id)] == [own, kid]
+    again = threads.events.list(kid.id, session_id=session.id)
+    assert [event.to_dict(mode="json") async for event in again] == events
+    async with session.reading():
+        await session.say(program.says("Again."))
+        assert await session.until_rest() == "end_turn"
     assert await session.listed() == session.events
 
 
