@@ -15,9 +15,10 @@ from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.items import TOOL_NAMES, Permission, ToolName
 from codex_proxy.core.turn import McpPermissions, Toolset
 from codex_proxy.parts.managed_agents import wire
-from codex_proxy.parts.managed_agents.environments import patched, refused
+from codex_proxy.parts.managed_agents.environments import refused
 from codex_proxy.parts.managed_agents.pages import optional_time, time_text
 from codex_proxy.parts.sessions.agents import DEFAULT_SUBAGENTS, TOOLSET, AgentSettings, StoredAgent
+from codex_proxy.parts.sessions.commands import patched
 from codex_proxy.parts.sessions.wire import MAX_TOOL_BYTES
 from codex_proxy.surfaces.answers.renderer import Count, Object
 

@@ -5,7 +5,7 @@ there is nothing to configure, and what would be is refused. Raises `Fault`. Sou
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Any, Final, Literal, TypedDict
 
 import msgspec
@@ -15,6 +15,7 @@ from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.parts.managed_agents import wire
 from codex_proxy.parts.managed_agents.pages import optional_time, time_text
+from codex_proxy.parts.sessions.commands import patched
 from codex_proxy.parts.sessions.records import Kind, WriteOptions
 from codex_proxy.parts.sessions.service import Sessions
 from codex_proxy.store.values import Record
@@ -114,18 +115,6 @@ def check_config(config: wire.EnvironmentConfig | None) -> None:
 def refused(message: str, param: str) -> Fault:
     """Returns the fault of a field for what this server does not have."""
     return bad_request(f"{param}: {message}", param, "unsupported_by_server")
-
-
-def patched(metadata: Mapping[str, str], patch: Mapping[str, str | None]) -> dict[str, str]:
-    """Returns metadata with a patch, of which null deletes a key. Raises `Fault` for too many keys."""
-    found = {
-        key: value
-        for key in (*metadata, *patch)
-        if (value := patch.get(key, metadata.get(key)) if key in patch else metadata[key]) is not None
-    }
-    if len(found) > wire.MAX_METADATA:
-        raise bad_request(f"At most {wire.MAX_METADATA} keys are stored.", "metadata")
-    return found
 
 
 def changed(environment: StoredEnvironment, given: wire.EnvironmentUpdate) -> StoredEnvironment:

@@ -22,7 +22,7 @@ from codex_proxy.http.sse import EventStream
 from codex_proxy.http.turns import note_admitted
 from codex_proxy.parts.managed_agents import session_wire as wire
 from codex_proxy.parts.managed_agents.agents import settings_of
-from codex_proxy.parts.managed_agents.environments import ENVIRONMENT, patched, refused
+from codex_proxy.parts.managed_agents.environments import ENVIRONMENT, refused
 from codex_proxy.parts.managed_agents.events import LogOf, item_of, thread_id
 from codex_proxy.parts.managed_agents.handlers import at, find_agent, page_response, parse, parse_with_bytes
 from codex_proxy.parts.managed_agents.log_pages import MAX_EVENTS, list_events, times_of
@@ -56,7 +56,7 @@ from codex_proxy.parts.managed_agents.sessions import (
 from codex_proxy.parts.managed_agents.stream import PING, PING_SECONDS, PREVIEWS, ManagedReader
 from codex_proxy.parts.sessions.agents import StoredAgent
 from codex_proxy.parts.sessions.answers import marked
-from codex_proxy.parts.sessions.commands import Interrupt
+from codex_proxy.parts.sessions.commands import Interrupt, patched
 from codex_proxy.parts.sessions.creations import Creation, creation
 from codex_proxy.parts.sessions.items import WholeItem
 from codex_proxy.parts.sessions.placed_files import remove_files
@@ -253,7 +253,7 @@ async def update_managed_session(request: web.Request) -> web.Response:
     id = _id(request)
 
     async def update() -> None:
-        async with sessions.changing(owner, f"{id}/settings"):  # metadata has a limit, of what there is
+        async with sessions.changing(owner, f"{id}/settings"):  # what is checked is what is changed
             await _update(sessions, owner, id, given)
 
     await sessions.session(owner, id)

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import Field
 
+from codex_proxy.store.values import MAX_METADATA_KEYS
 from codex_proxy.surfaces.requests.body import MetadataKey, MetadataValue, Name, RequestModel
 from codex_proxy.surfaces.requests.fields import ByKind, Ignored
 
-MAX_METADATA: Final = 16
 MAX_SYSTEM: Final = 100_000
 MAX_TOOLS: Final = 128
 MAX_SERVERS: Final = 20
@@ -20,8 +20,8 @@ MAX_ROSTER: Final = 20
 ObjectName: TypeAlias = Annotated[str, Field(min_length=1, max_length=256)]
 Description: TypeAlias = Annotated[str, Field(max_length=2048)]
 Key: TypeAlias = Annotated[MetadataKey, Field(min_length=1)]
-Metadata: TypeAlias = Annotated[dict[Key, MetadataValue], Field(max_length=MAX_METADATA)]
-MetadataPatch: TypeAlias = Annotated[dict[Key, MetadataValue | None], Field(max_length=2 * MAX_METADATA)]
+Metadata: TypeAlias = Annotated[dict[Key, MetadataValue], Field(max_length=MAX_METADATA_KEYS)]
+MetadataPatch: TypeAlias = Annotated[dict[Key, MetadataValue | None], Field(max_length=2 * MAX_METADATA_KEYS)]
 """Metadata in an update: null deletes a key."""
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -19,6 +19,16 @@ from codex_proxy.parts.sessions.agents import AgentSettings
 from codex_proxy.parts.sessions.approvals import Approval, Ask
 from codex_proxy.parts.sessions.placed_files import FileResource
 from codex_proxy.parts.sessions.sessions import Call, CallResult, Content, Session
+from codex_proxy.store.values import MAX_METADATA_KEYS
+
+
+def patched(metadata: Mapping[str, str], patch: Mapping[str, str | None]) -> dict[str, str]:
+    """Returns metadata with a patch, of which None deletes a key. Raises `Fault` for too many keys."""
+    found = {key: value for key, value in {**metadata, **patch}.items() if value is not None}
+    if len(found) > MAX_METADATA_KEYS:
+        message = f"At most {MAX_METADATA_KEYS} keys are stored. Delete others with null."
+        raise bad_request(message, "metadata")
+    return found
 
 
 class Result(msgspec.Struct, frozen=True, tag="result"):
@@ -106,12 +116,12 @@ class Change(msgspec.Struct, frozen=True, tag="change"):
         return self.restored or (renamed and all(each is None for each in others))
 
     def applied_to(self, session: Session) -> Session:
+        """Returns the session with the change. Raises `Fault` if a patch leaves too many keys."""
         before = asdict(self.before)
         changed = {name: value for name, value in asdict(self.after).items() if value != before[name]}
         metadata = session.metadata if self.metadata is None else self.metadata
-        if self.patch is not None:
-            patched = metadata | self.patch
-            metadata = {key: value for key, value in patched.items() if value is not None}
+        if self.patch is not None:  # another server may have sent one since this was read
+            metadata = patched(metadata, self.patch)
         title = session.title if self.title is msgspec.UNSET else self.title
         archived_at = None if self.restored else session.archived_at or self.archived_at
         agent = replace(session.agent, **changed)

@@ -15,9 +15,9 @@ from codex_proxy.core.faults import Fault
 from codex_proxy.core.items import TOOL_NAMES
 from codex_proxy.parts.managed_agents import wire
 from codex_proxy.parts.managed_agents.agents import agent_object, changed, servers_of, settings_of, tools_of
-from codex_proxy.parts.managed_agents.environments import patched
 from codex_proxy.parts.managed_agents.pages import Cursor, page_query, time_range, time_text
 from codex_proxy.parts.sessions.agents import StoredAgent
+from codex_proxy.parts.sessions.commands import patched
 from codex_proxy.parts.sessions.wire import parse_body_of
 from tests.parts.managed_agents.driving import TOOLSET, WEATHER, check_object
 

@@ -152,3 +152,22 @@ async def test_patches_of_metadata_at_both_servers_at_once_keep_each_other(
         assert (await two.well("GET", path))["metadata"].keys() >= {*names}
     await one.well("POST", path, {"metadata": {"a0": None}})
     assert len((await two.well("GET", path))["metadata"]) == 11
+
+
+@pytest.mark.parametrize("kind", ["environments", "agents", "sessions"])
+async def test_patches_at_both_servers_at_once_do_not_pass_the_limit_of_metadata_in_sum(
+    clients: Clients, kind: str
+) -> None:
+    one, two = clients
+    made = {"environments": one.environment, "agents": one.new_agent, "sessions": one.new_session}
+    path = f"/{kind}/{await made[kind]()}"
+    await one.well("POST", path, {"metadata": {f"a{number}": "1" for number in range(10)}})
+    patches = [{f"{letter}{number}": "1" for number in range(5)} for letter in "bcde"]
+    answers = await at_both(clients, path, *({"metadata": patch} for patch in patches))
+    assert sorted(answer.status for answer in answers) == [200, 400, 400, 400]
+    for each in (one, two):
+        assert len((await each.well("GET", path))["metadata"]) == 15
+    refused = next(answer for answer in answers if answer.status == 400)
+    assert (
+        refused.body["error"]["message"] == "metadata: At most 16 keys are stored. Delete others with null."
+    )
