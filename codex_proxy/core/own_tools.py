@@ -44,8 +44,8 @@ def _fault(name: ToolName, toolset: Toolset, own: OwnTools, sandbox: Sandbox, ag
     if toolset.permission(name) is None:
         others = own.together.intersection(toolset.enabled)
         if name in own.together and others:
-            return f"the agent {agent} cannot be without {name} while it has {_list(others)}."
-        return f"the agent {agent} cannot be without {name}." if name in own.fixed else ""
+            return f"the agent {agent} cannot be without {name} while it has {_list(others)}. Enable it."
+        return f"the agent {agent} cannot be without {name}. Enable it." if name in own.fixed else ""
     if needed is None:
         if not own.sandboxes:
             return f"the agent {agent} has no tools of its own. Leave the toolset out."

@@ -24,10 +24,10 @@ NEEDS: Final = "needs the sandbox workspace-write, and this key has read-only."
     [
         (Toolset(("write", "edit"), ("bash",)), "workspace-write", {}),
         (Toolset(("bash",)), "read-only", {}),
-        (Toolset(), "read-only", {"bash": "the agent a cannot be without bash."}),
+        (Toolset(), "read-only", {"bash": "the agent a cannot be without bash. Enable it."}),
         (
             *(Toolset(("bash", "write")), "workspace-write"),
-            {"edit": "the agent a cannot be without edit while it has write."},
+            {"edit": "the agent a cannot be without edit while it has write. Enable it."},
         ),
         (
             *(Toolset(("bash", "glob")), "read-only"),

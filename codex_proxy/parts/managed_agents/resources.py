@@ -85,7 +85,9 @@ async def _place(
     if len(session.resources) >= MAX_RESOURCES:
         raise refused(f"a session has at most {MAX_RESOURCES} files. Delete one.", place or "type")
     if size + sum(each.size for each in session.resources) > MAX_BYTES:
-        raise refused(f"the files of a session have at most {MAX_BYTES} bytes.", f"{within}file_id")
+        raise refused(
+            f"the files of a session have at most {MAX_BYTES} bytes. Delete some.", f"{within}file_id"
+        )
     path = given.mount_path or f"mnt/session/uploads/{session.id}/{given.file_id}"
     names = names_below(folder, path, f"{within}mount_path")
     new: NewFile | None = None
@@ -146,7 +148,7 @@ def names_below(folder: str, mount_path: str, param: str) -> tuple[str, ...]:
         raise refused("it has to name a file.", param)
     if any(name.startswith(".") for name in names):
         # Programs that run outside of the sandbox read their settings there: .git, .codex, .claude.
-        raise refused("no part of it may begin with a dot.", param)
+        raise refused("no part of it may begin with a dot. Name another path.", param)
     longest = max(len(name.encode(errors="replace")) for name in names)
     if longest > _MAX_NAME_BYTES or len(names) > _MAX_NAMES or not mount_path.isprintable():
         message = f"it has at most {_MAX_NAMES} names of {_MAX_NAME_BYTES} bytes, without control characters."

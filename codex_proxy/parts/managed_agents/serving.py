@@ -29,11 +29,13 @@ def check_served(sessions: Sessions, owner: str, settings: AgentSettings, place:
         raise model_not_allowed(settings.model)
     agent = agent_for(sessions.responses.runs.agent, resolved.agent_model)
     if settings.subagents and "subagents" not in agent.capabilities:
-        raise refused(f"the agent {agent.name} cannot run threads.", f"{place}multiagent")
+        message = f"the agent {agent.name} cannot run threads. Leave it out, or use a model of another agent."
+        raise refused(message, f"{place}multiagent")
     tools = tools_of(settings.tools)
     for index, tool in enumerate(tools):
         if tool["type"] == "custom" and "client_tools" not in agent.capabilities:
-            raise refused(f"the agent {agent.name} takes no tools of the client.", f"{place}tools[{index}]")
+            message = f"the agent {agent.name} takes no tools of the client. Use a model of another agent."
+            raise refused(message, f"{place}tools[{index}]")
     if settings.toolset is not None:
         _check_toolset(settings.toolset, agent, client, tools, place)
 

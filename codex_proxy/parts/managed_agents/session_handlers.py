@@ -133,7 +133,8 @@ async def _create(request: web.Request, given: wire.ManagedSessionBody, asked: C
 
 def _check_unserved(given: wire.ManagedSessionBody | wire.ManagedSessionUpdate) -> None:
     if given.budget is not None:
-        raise refused("list costs are not known here.", "budget")
+        message = "list costs are not known here. Leave it out: the tokens are in the session's usage."
+        raise refused(message, "budget")
     if given.vault_ids:
         message = (
             "vaults are not served here; give the MCP server its own credentials in this server's settings."
@@ -299,7 +300,8 @@ async def _check_agent(
     """Raises `Fault` for a change of a session's agent that cannot be."""
     others = sorted(named - {"tools", "mcp_servers"})
     if others:
-        raise refused("only 'tools' and 'mcp_servers' of a session can be changed.", f"agent.{others[0]}")
+        message = "only 'tools' and 'mcp_servers' of a session can be changed. Create another one with it."
+        raise refused(message, f"agent.{others[0]}")
     if before.status == "in_progress":
         raise bad_request("It can only be changed while the session is not running.", "agent")
     toolset = after.agent.toolset

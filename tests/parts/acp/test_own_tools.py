@@ -137,5 +137,5 @@ def test_a_program_that_does_not_ask_keeps_only_what_allows_everything() -> None
     faults = dict(toolset_faults(Toolset(TOOL_NAMES[2:], ("bash",)), own, "danger-full-access", "opencode"))
     assert faults == {
         "bash": "the agent opencode cannot ask before bash. It can for: none. Use always_allow.",
-        "read": "the agent opencode cannot be without read.",
+        "read": "the agent opencode cannot be without read. Enable it.",
     }

@@ -76,8 +76,22 @@ async def test_a_turn_that_the_model_server_refuses_fails_and_the_next_goes_on(t
         assert roles(server.requests[-1].body["messages"]).count("user") == 2
 
 
-async def test_the_toolset_of_a_model_server_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"tools": [TOOLSET]},
+            "tools[0].default_config: the agent openai-chat has no tools of its own. Leave the toolset out.",
+        ),
+        (
+            {"multiagent": {"type": "coordinator", "agents": [{"type": "self"}]}},
+            "multiagent: the agent openai-chat cannot run threads. Leave it out, or use a model of another agent.",
+        ),
+    ],
+)
+async def test_what_a_model_server_cannot_have_is_refused_with_what_to_do(
+    tmp_path: Path, fields: dict[str, Any], message: str
+) -> None:
     async with upstream() as server, proxy_before(server.url, tmp_path) as proxy:
-        client = ManagedClient(proxy)
-        body = {"name": "a", "model": "small", "tools": [TOOLSET]}
-        assert (await client.refused(400, "/agents", body)).startswith("tools[0]")
+        body = {"name": "a", "model": "small", **fields}
+        assert await ManagedClient(proxy).refused(400, "/agents", body) == message

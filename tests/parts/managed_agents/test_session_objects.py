@@ -124,11 +124,15 @@ async def test_an_agent_may_have_other_settings_in_a_session(client: ManagedClie
     assert (found["id"], found["system"], found["tools"]) == (agent, "Be brief.", [])
 
 
+BUDGET = "budget: list costs are not known here. Leave it out: the tokens are in the session's usage."
+VAULTS = "vault_ids: vaults are not served here; give the MCP server its own credentials in this server's settings."
+
+
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("budget", {"type": "limit", "max_list_cost": {"amount": "1", "currency": "USD"}}, "list costs"),
-        ("vault_ids", ["vlt_1"], "vaults are not served"),
+        ("budget", {"type": "limit", "max_list_cost": {"amount": "1", "currency": "USD"}}, BUDGET),
+        ("vault_ids", ["vlt_1"], VAULTS),
         ("resources", [{"type": "github_repository", "url": "x"}], "clone it"),
         ("initial_events", [{"type": "user.interrupt"}], "user.message"),
         ("environment_id", "env_none", "not found"),
@@ -144,10 +148,22 @@ async def test_what_a_session_cannot_have_is_refused(
     assert words in answer.body["error"]["message"]
 
 
-@pytest.mark.parametrize("kind", ["user.define_outcome", "user.tool_result", "system.message"])
-async def test_events_that_are_not_served_are_refused(client: ManagedClient, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "way_out"),
+    [
+        ("user.define_outcome", ". Say in a user.message what is wanted."),
+        ("user.tool_result", ": this server runs the agent's own tools."),
+        ("system.message", ". Set 'system' of the agent, or send a user.message."),
+    ],
+)
+async def test_events_that_are_not_served_are_refused_with_what_to_do(
+    client: ManagedClient, kind: str, way_out: str
+) -> None:
     id = await client.new_session()
-    assert kind in await client.refused(400, f"/sessions/{id}/events", {"events": [{"type": kind}]})
+    hello = message("Hello.")
+    said = await client.refused(400, f"/sessions/{id}/events", {"events": [hello, {"type": kind}]})
+    assert said == f"events[1]: {kind} is not served here{way_out}"
+    assert await client.events(id) == []
 
 
 async def test_a_folder_outside_of_the_workspaces_is_forbidden(client: ManagedClient) -> None:
