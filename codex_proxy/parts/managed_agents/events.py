@@ -166,6 +166,13 @@ def _rest(failed: bool) -> dict[str, Any]:
     return stop_reason("retries_exhausted" if failed else "end_turn")
 
 
+def _rested(rested: Rested, _: LogOf, __: object) -> Any:
+    if not rested.refused:
+        return "session.status_idle", _rest(rested.failed)
+    details = {"type": "refusal", "category": None, "explanation": None}
+    return "session.status_idle", stop_reason("refusal") | {"stop_details": details}
+
+
 def _failed(failed: Failed, _: LogOf, __: object) -> Any:
     kind = _ERRORS.get(failed.code, "model_request_failed_error")
     status = {"type": "retrying" if failed.retries else "exhausted"}
@@ -299,7 +306,7 @@ _RENDERERS: Final[Mapping[type, Callable[[Any, LogOf, Mapping[str, Entry]], Any]
     Said: _said,
     Running: _plain("session.status_running"),
     Waits: _waits,
-    Rested: lambda rested, _, __: ("session.status_idle", _rest(rested.failed)),
+    Rested: _rested,
     Failed: _failed,
     StepBegan: _plain("span.model_request_start"),
     StepEnded: _step_ended,

@@ -37,9 +37,10 @@ class Waits(_Logged, tag="waits", frozen=True):
 
 
 class Rested(_Logged, tag="rested", frozen=True):
-    """No turn goes on. `failed`: whether the last one has failed."""
+    """No turn goes on. `failed`: whether the last one has failed; `refused`: whether its model has refused to go on."""
 
     failed: bool = False
+    refused: bool = False
 
 
 class Failed(_Logged, tag="failed", frozen=True):

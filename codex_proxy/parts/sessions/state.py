@@ -112,7 +112,7 @@ class SessionState:
         self._session_changed = False
         self._rest_told = turn is None and not session.queued
         """Whether readers know that no turn goes on."""
-        self._failed = False
+        self._failed = self._refused = False
         """Whether the last turn has failed."""
         self._agent = self._made_with = self._folder = ""
         self.rules_apply = True
@@ -388,6 +388,7 @@ class SessionState:
         called, self._called = self._called, False
         self._set_turn(runs=self.turn.runs + 1, usage=usage)
         status, error = outcome_of(ended)
+        self._refused = error is None and ended.stop == Stop.CONTENT_FILTER
         if status != "completed" or ended.stop not in (Stop.TOOL_CALLS, Stop.FUNCTION_CALL) or not called:
             self._end_turn(status, error, usage, now)
         elif self.session.open_calls:
@@ -399,6 +400,7 @@ class SessionState:
     def fail(self, error: TurnError, now: int) -> None:
         """Ends the turn as failed, for a reason of this server."""
         self._end_open_items(failed=True)
+        self._refused = False
         self._end_turn("failed", error, None, now)
 
     def settle(self, now: int, *, may_begin: bool = True) -> None:
@@ -414,7 +416,7 @@ class SessionState:
             self._begin(batch.messages, batch.id, now)
         else:
             self._tell_session("idle")
-            self._note_rest(failed=self._failed)
+            self._note_rest(failed=self._failed, refused=self._refused)
 
     # --- the parts of a change ----------------------------------------------------------------------
 
@@ -577,8 +579,8 @@ class SessionState:
             told.append(Running(self._log.number()))
             self._set(running=True)
 
-    def _note_rest(self, *, failed: bool) -> None:
-        self._told.append(Rested(self._log.number(), failed))
+    def _note_rest(self, *, failed: bool, refused: bool = False) -> None:
+        self._told.append(Rested(self._log.number(), failed, refused))
         self._set(running=False)
 
     def _tell_session(self, kind: str) -> None:

@@ -4,9 +4,13 @@ and in every stream.
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from tests.http.serving import Proxy
+from tests.http.claude import claude_proxy
+from tests.http.serving import Proxy, fake_proxy
 from tests.parts.managed_agents.driving import sdk
 from tests.parts.managed_agents.following import (
     IDLE,
@@ -187,6 +191,20 @@ async def test_an_interrupt_of_calls_that_wait_ends_the_turn(client: ManagedClie
         told = await client.until_rest(id, stream)
     assert kinds(told)[-7:] == [IDLE, "user.interrupt", *TURN, *STEP, IDLE][-7:]
     assert said(told) == ["Well."]
+
+
+@pytest.mark.parametrize("serving", [fake_proxy, claude_proxy])
+async def test_an_answer_that_the_model_refuses_to_go_on_with_ends_the_turn_as_a_refusal(
+    tmp_path: Path, serving: Any
+) -> None:
+    async with serving(tmp_path) as proxy:
+        client = ManagedClient(proxy)
+        id = await client.new_session()
+        ended = (await client.turn(id, message("[[fake:content_filter]]")))[-1]
+        assert ended["stop_reason"] == {"type": "refusal"}
+        assert ended["stop_details"] == {"type": "refusal", "category": None, "explanation": None}
+        after = await client.turn(id, message("[[fake:text say=Hi.]]"))
+        assert (after[-1]["stop_reason"], after[-1]["stop_details"]) == ({"type": "end_turn"}, None)
 
 
 async def test_an_interrupt_at_rest_changes_nothing(client: ManagedClient) -> None:
