@@ -5,7 +5,7 @@ what does not exist or is another key's, CONFLICT. Source: docs/managed-agents.m
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from aiohttp import web
 from msgspec.structs import replace
@@ -72,6 +72,11 @@ def at(request: web.Request) -> tuple[Sessions, str]:
     return request.app[SESSIONS], request[OWNER]
 
 
+def id_in(request: web.Request) -> str:
+    """Returns the id of the object in the request's path."""
+    return str(request.match_info["id"])
+
+
 def page_response(data: Sequence[T], next_page: str | None) -> web.Response:
     body: ObjectPage[T] = {"data": list(data), "next_page": next_page}
     return json_response(body)
@@ -117,7 +122,7 @@ async def retrieve_managed_agent(request: web.Request) -> web.Response:
     version = (
         integer_in("version", request.query["version"], 1, 2**31 - 1) if "version" in request.query else None
     )
-    return json_response(agents.agent_object(await find_agent(sessions, owner, _id(request), version)))
+    return json_response(agents.agent_object(await find_agent(sessions, owner, id_in(request), version)))
 
 
 async def find_agent(sessions: Sessions, owner: str, id: str, version: int | None = None) -> StoredAgent:
@@ -145,7 +150,7 @@ async def update_managed_agent(request: web.Request) -> web.Response:
             check_served(sessions, owner, agent.settings)
         return agent
 
-    return json_response(agents.agent_object(await change_agent(sessions, owner, _id(request), changed)))
+    return json_response(agents.agent_object(await change_agent(sessions, owner, id_in(request), changed)))
 
 
 async def archive_managed_agent(request: web.Request) -> web.Response:
@@ -153,7 +158,7 @@ async def archive_managed_agent(request: web.Request) -> web.Response:
     sessions, owner = at(request)
     now = sessions.now()
     agent = await change_agent(
-        sessions, owner, _id(request), lambda agent: replace(agent, archived_at=agent.archived_at or now)
+        sessions, owner, id_in(request), lambda agent: replace(agent, archived_at=agent.archived_at or now)
     )
     return json_response(agents.agent_object(agent))
 
@@ -162,7 +167,7 @@ async def list_agent_versions(request: web.Request) -> web.Response:
     """Lists the versions of an agent, newest first."""
     sessions, owner = at(request)
     query = page_query(request.query)
-    agent = await sessions.store.get(owner, AGENT, _id(request))
+    agent = await sessions.store.get(owner, AGENT, id_in(request))
     shown, after = [agent], None
     if query.cursor is not None:  # its id is the version that was shown last
         last = integer_in("page", query.cursor.id, 1, agent.version)
@@ -227,7 +232,7 @@ async def list_managed_environments(request: web.Request) -> web.Response:
 async def retrieve_managed_environment(request: web.Request) -> web.Response:
     """Returns an environment."""
     sessions, owner = at(request)
-    return json_response(environment_object(await sessions.store.get(owner, ENVIRONMENT, _id(request))))
+    return json_response(environment_object(await sessions.store.get(owner, ENVIRONMENT, id_in(request))))
 
 
 async def update_managed_environment(request: web.Request) -> web.Response:
@@ -249,7 +254,7 @@ async def _change(
 ) -> web.Response:
     sessions, owner = at(request)
     async with holding_names(sessions, owner) as held:
-        before = await sessions.store.get(owner, ENVIRONMENT, _id(request))
+        before = await sessions.store.get(owner, ENVIRONMENT, id_in(request))
         environment = change(before)
         if environment != before:
             environment = replace(environment, updated_at=sessions.now())
@@ -261,14 +266,9 @@ async def _change(
 async def delete_managed_environment(request: web.Request) -> web.Response:
     """Deletes an environment. Its sessions stay."""
     sessions, owner = at(request)
-    id = _id(request)
+    id = id_in(request)
     async with holding_names(sessions, owner):  # what is changed meanwhile would bring it back
         if not await sessions.store.delete(owner, ENVIRONMENT, id):
             raise not_found(ENVIRONMENT, id)
     deleted: EnvironmentDeleted = {"id": id, "type": "environment_deleted"}
     return json_response(deleted)
-
-
-def _id(request: web.Request) -> str:
-    found: Any = request.match_info["id"]
-    return str(found)

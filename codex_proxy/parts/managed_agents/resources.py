@@ -22,7 +22,7 @@ from codex_proxy.http.app_keys import FILE_SOURCE
 from codex_proxy.http.endpoint import json_response
 from codex_proxy.parts.managed_agents import session_wire as wire
 from codex_proxy.parts.managed_agents.environments import refused
-from codex_proxy.parts.managed_agents.handlers import at, page_response, parse
+from codex_proxy.parts.managed_agents.handlers import at, id_in, page_response, parse
 from codex_proxy.parts.managed_agents.pages import Cursor, page_query
 from codex_proxy.parts.managed_agents.sessions import resource_object
 from codex_proxy.parts.sessions.placed_files import FileResource, changing_files, remove_files
@@ -172,7 +172,7 @@ def _not_placed(error: OSError, param: str) -> Fault:
 async def list_session_resources(request: web.Request) -> web.Response:
     """Lists the files that were put into a session's folder, oldest first."""
     sessions, owner = at(request)
-    session = await sessions.session(owner, request.match_info["id"])
+    session = await sessions.session(owner, id_in(request))
     query = page_query(request.query, default=MAX_SHOWN, most=MAX_SHOWN, order="asc")
     found = session.resources
     if (cursor := query.cursor) is not None:
@@ -189,7 +189,7 @@ async def add_session_resource(request: web.Request) -> web.Response:
     """Puts an uploaded file into the session's folder."""
     sessions, owner = at(request)
     given = await parse(request, wire.Resource)
-    id: str = request.match_info["id"]
+    id = id_in(request)
     placed: list[FileResource] = []
 
     async def add() -> None:
@@ -227,8 +227,8 @@ async def delete_session_resource(request: web.Request) -> web.Response:
             kept = tuple(each for each in session.resources if each.id != found.id)
             return replace(session, resources=kept)
 
-        async with sessions.changing(owner, changing_files(request.match_info["id"])):
-            await sessions.change(owner, request.match_info["id"], without)
+        async with sessions.changing(owner, changing_files(id_in(request))):
+            await sessions.change(owner, id_in(request), without)
             await remove_files([found])
 
     await sessions.run(delete())
@@ -237,7 +237,7 @@ async def delete_session_resource(request: web.Request) -> web.Response:
 
 
 async def _find(request: web.Request, sessions: Sessions, owner: str) -> FileResource:
-    session = await sessions.session(owner, request.match_info["id"])
+    session = await sessions.session(owner, id_in(request))
     id: str = request.match_info["resource_id"]
     for each in session.resources:
         if each.id == id:

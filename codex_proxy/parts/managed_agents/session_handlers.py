@@ -24,7 +24,14 @@ from codex_proxy.parts.managed_agents import session_wire as wire
 from codex_proxy.parts.managed_agents.agents import settings_of
 from codex_proxy.parts.managed_agents.environments import ENVIRONMENT, refused
 from codex_proxy.parts.managed_agents.events import LogOf, item_of, thread_id
-from codex_proxy.parts.managed_agents.handlers import at, find_agent, page_response, parse, parse_with_bytes
+from codex_proxy.parts.managed_agents.handlers import (
+    at,
+    find_agent,
+    id_in,
+    page_response,
+    parse,
+    parse_with_bytes,
+)
 from codex_proxy.parts.managed_agents.log_pages import MAX_EVENTS, list_events, times_of
 from codex_proxy.parts.managed_agents.pages import (
     Cursor,
@@ -243,7 +250,7 @@ def _statuses(request: web.Request) -> list[str]:
 async def retrieve_managed_session(request: web.Request) -> web.Response:
     """Returns a session."""
     sessions, owner = at(request)
-    return json_response(session_object(await sessions.session(owner, _id(request))))
+    return json_response(session_object(await sessions.session(owner, id_in(request))))
 
 
 async def update_managed_session(request: web.Request) -> web.Response:
@@ -251,7 +258,7 @@ async def update_managed_session(request: web.Request) -> web.Response:
     sessions, owner = at(request)
     given = await parse(request, wire.ManagedSessionUpdate)
     _check_unserved(given)
-    id = _id(request)
+    id = id_in(request)
 
     async def update() -> None:
         async with sessions.changing(owner, f"{id}/settings"):  # what is checked is what is changed
@@ -316,7 +323,7 @@ async def _check_agent(
 async def archive_managed_session(request: web.Request) -> web.Response:
     """Archives a session: it can be read and deleted, and takes no events. Refused while it runs."""
     sessions, owner = at(request)
-    id = _id(request)
+    id = id_in(request)
     session = await sessions.session(owner, id)
     if session.archived_at is None:
         await _end_waiting(sessions, owner, session, "archive")
@@ -328,7 +335,7 @@ async def archive_managed_session(request: web.Request) -> web.Response:
 async def delete_managed_session(request: web.Request) -> web.Response:
     """Deletes a session with its events, and ends its streams. Refused while it runs."""
     sessions, owner = at(request)
-    id = _id(request)
+    id = id_in(request)
     await _end_waiting(sessions, owner, await sessions.session(owner, id), "delete")
 
     try:
@@ -365,7 +372,7 @@ async def send_managed_events(request: web.Request) -> web.Response:
     """
     sessions, owner = at(request)
     given = await parse(request, wire.ManagedEventsBody)
-    session = await sessions.session(owner, _id(request))
+    session = await sessions.session(owner, id_in(request))
     request[NOTES] |= {"session": session.id}
     sending = Sending(session, sessions.new_id("turn_"), sessions.new_id(""))
     for index, event in enumerate(given.events):
@@ -419,7 +426,7 @@ async def _call_of(
 async def list_managed_events(request: web.Request) -> web.Response:
     """Lists the events of a session, oldest first without `order`."""
     sessions, owner = at(request)
-    session = await sessions.session(owner, _id(request))
+    session = await sessions.session(owner, id_in(request))
     return await _events_of(request, log_of(session))
 
 
@@ -433,7 +440,7 @@ async def _events_of(request: web.Request, log: LogOf) -> web.Response:
 async def stream_managed_events(request: web.Request) -> web.StreamResponse:
     """Returns the session's events from now on, as server-sent events."""
     sessions, owner = at(request)
-    session = await sessions.session(owner, _id(request))
+    session = await sessions.session(owner, id_in(request))
     return await _stream(request, session.id, log_of(session))
 
 
@@ -457,7 +464,7 @@ async def _stream(request: web.Request, session: str, log: LogOf) -> web.StreamR
 async def list_session_threads(request: web.Request) -> web.Response:
     """Lists the threads of a session: its own, then those of subagents, oldest first."""
     sessions, owner = at(request)
-    session = await sessions.session(owner, _id(request))
+    session = await sessions.session(owner, id_in(request))
     query = page_query(request.query, default=MAX_THREADS, most=MAX_THREADS, order="asc")
     after, statuses = None if query.cursor is None else query.cursor.id, _statuses(request)
     shown: list[ThreadObject] = [primary_thread(session)] if after is None else []
@@ -508,7 +515,7 @@ async def stream_thread_events(request: web.Request) -> web.StreamResponse:
 async def _thread(request: web.Request) -> tuple[Session, Subagent | None]:
     """Returns the session and the subagent of a thread; None for the session's own thread."""
     sessions, owner = at(request)
-    session = await sessions.session(owner, _id(request))
+    session = await sessions.session(owner, id_in(request))
     id: str = request.match_info["thread_id"]
     if id == thread_id(session.id):
         return session, None
@@ -516,8 +523,3 @@ async def _thread(request: web.Request) -> tuple[Session, Subagent | None]:
     if subagent is None or subagent.session != session.id:
         raise Fault.of(FaultKind.NOT_FOUND, f"Thread with id '{excerpt(id)}' not found.")
     return session, subagent
-
-
-def _id(request: web.Request) -> str:
-    found: Any = request.match_info["id"]
-    return str(found)
