@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from typing import Any, Protocol, TypeVar
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from codex_proxy.core.media import GivenFile
 
@@ -49,6 +49,29 @@ class FileSource(Protocol):
         """Returns the size of a file of an owner in bytes, and its bytes in pieces; None if there is none. Raises
         `Fault`, also between the pieces.
         """
+
+
+class SessionFile(NamedTuple):
+    """A file that a session's agent has made. `id`: `file-` and 48 hex digits; `created_at`: seconds since 1970."""
+
+    id: str
+    session: str
+    name: str
+    media_type: str
+    size: int
+    created_at: int
+
+
+class SessionFiles(Protocol):
+    """The files that sessions' agents have made. Raises `Fault` where they cannot be read."""
+
+    async def of_session(self, owner: str, session: str) -> Sequence[SessionFile]:
+        """Returns the files of a session, the oldest first; none of one that does not exist, or is another owner's."""
+
+    async def find(self, owner: str, id: str) -> SessionFile | None: ...
+
+    async def read(self, owner: str, id: str) -> bytes | None:
+        """Returns the bytes of a file; None if there is none."""
 
 
 class Task(Protocol):

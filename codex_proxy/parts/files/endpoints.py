@@ -104,12 +104,13 @@ def _answer(file: StoredFile, *, of_anthropic: bool) -> web.Response:
 
 
 async def list_files(request: web.Request) -> web.Response:
-    """Lists the files of the key."""
-    files, owner = _files(request)
-    found, query = await files.all_of(owner), request.query
+    """Lists the files of the key, or those that a session's agent has made."""
+    (files, owner), query = _files(request), request.query
     if not is_anthropic_client(request):
-        return json_response(objects.openai_list(found, query))
-    given = {name: query.get(name, "") for name in ("limit", "page", "after_id", "before_id", "scope_id")}
+        return json_response(objects.openai_list(await files.all_of(owner), query))
+    scope = query.get("scope_id")
+    found = await (files.of_session(owner, scope) if scope else files.all_of(owner))
+    given = {name: query.get(name, "") for name in ("limit", "page", "after_id", "before_id")}
     ids = (*query.getall("ids", []), *query.getall("ids[]", []))
     return json_response(objects.anthropic_list(found, objects.AnthropicQuery(**given, ids=ids)))
 
@@ -191,7 +192,7 @@ _LISTED: Final = (
     _query("page", "Anthropic's form: `next_page` of the page before."),
     _query("after_id", "Anthropic's form: id of the file before the page."),
     _query("before_id", "Anthropic's form: id of the file after the page."),
-    _query("scope_id", "Anthropic's form: only files of this session."),
+    _query("scope_id", "Anthropic's form: only files that the agent of this session has made."),
     _query("ids", "Anthropic's form: only these files, up to 100.", {"type": "array", "items": TEXT_SCHEMA}),
 )
 

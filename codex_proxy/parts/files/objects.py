@@ -10,6 +10,7 @@ from typing import Final, Literal, NamedTuple, TypedDict
 import msgspec
 
 from codex_proxy.core.faults import Fault, FaultKind, bad_request
+from codex_proxy.core.interfaces import SessionFile
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.store.values import Record, RecordKey
 from codex_proxy.surfaces.requests.body import integer_in, invalid_value, order_in
@@ -21,12 +22,12 @@ MAX_ANTHROPIC_PAGE: Final = 1_000
 DEFAULT_ANTHROPIC_PAGE: Final = 20
 MAX_IDS: Final = 100
 
-_ID: Final = re.compile(r"file[-_]([0-9a-f]{32})")
-_PAGE: Final = re.compile(r"page_([0-9]{1,12})_(file_[0-9a-f]{32})")
+_ID: Final = re.compile(r"file[-_]([0-9a-f]{32}(?:[0-9a-f]{16})?)")
+_PAGE: Final = re.compile(r"page_([0-9]{1,12})_(file_[0-9a-f]+)")
 """Matches a cursor: when the last file on the page before was made, and its id."""
 
 
-class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
+class StoredFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is known of a file beside its bytes. Times are in seconds since 1970."""
 
     id: str
@@ -37,6 +38,8 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
     purpose: str
     created_at: int
     expires_at: int | None = None
+    session: str = ""
+    """The id of the session whose agent has made it; empty for an upload."""
 
     def is_expired(self, now: float) -> bool:
         return self.expires_at is not None and self.expires_at <= now
@@ -63,6 +66,19 @@ def stored_id(given: str) -> str:
     """Returns the id under which a file is stored, of an id in either form; empty for what is no such id."""
     found = _ID.fullmatch(given)
     return f"file-{found[1]}" if found else ""
+
+
+def of_session(file: SessionFile) -> StoredFile:
+    """Returns a file that a session's agent has made, as if it had been uploaded."""
+    return StoredFile(
+        id=file.id,
+        name=file.name,
+        media_type=file.media_type,
+        size=file.size,
+        purpose="user_data",
+        created_at=file.created_at,
+        session=file.session,
+    )
 
 
 def not_found(given: str) -> Fault:
@@ -135,6 +151,11 @@ def openai_list(files: Sequence[StoredFile], query: Mapping[str, str]) -> FileLi
 # --- Anthropic's form -----------------------------------------------------------------------------
 
 
+class AnthropicScope(TypedDict):
+    id: str
+    type: Literal["session"]
+
+
 class AnthropicFile(TypedDict):
     id: str
     type: Literal["file"]
@@ -144,6 +165,7 @@ class AnthropicFile(TypedDict):
     created_at: str
     expires_at: str | None
     downloadable: bool
+    scope: AnthropicScope | None
 
 
 class AnthropicFileList(TypedDict):
@@ -175,6 +197,7 @@ def anthropic_file(file: StoredFile) -> AnthropicFile:
         "created_at": _time(file.created_at),
         "expires_at": None if file.expires_at is None else _time(file.expires_at),
         "downloadable": True,
+        "scope": {"id": file.session, "type": "session"} if file.session else None,
     }
 
 
@@ -189,16 +212,14 @@ class AnthropicQuery(NamedTuple):
     page: str = ""
     after_id: str = ""
     before_id: str = ""
-    scope_id: str = ""
     ids: tuple[str, ...] = ()
 
 
 def anthropic_list(files: Sequence[StoredFile], query: AnthropicQuery) -> AnthropicFileList:
-    """Returns the page that the query asks for, newest files first. `files`: all of a key, oldest first. Raises
-    `Fault`.
+    """Returns the page that the query asks for, newest files first. `files`: all of a key, or of a session,
+    oldest first. Raises `Fault`.
     """
-    # No file here belongs to a session.
-    listed: Sequence[StoredFile] = [] if query.scope_id else list(files)[::-1]
+    listed: Sequence[StoredFile] = list(files)[::-1]
     if query.ids:
         if query.page or query.limit:
             raise bad_request("'ids' cannot be combined with 'page' or 'limit'.", "ids")

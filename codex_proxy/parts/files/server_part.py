@@ -11,7 +11,7 @@ from aiohttp import web
 
 from codex_proxy.app.server_parts import ServerPart, ServerParts
 from codex_proxy.core.own_errors import repeat
-from codex_proxy.http.app_keys import CLOCK, FILE_SOURCE, IDS
+from codex_proxy.http.app_keys import CLOCK, FILE_SOURCE, IDS, SESSION_FILES
 from codex_proxy.parts import own_settings
 from codex_proxy.parts.files import FilesSettings
 from codex_proxy.parts.files.contents import Contents, Folder, Pieces
@@ -34,7 +34,10 @@ class FilesPart(ServerPart):
             return
         limits = own_settings(self._settings, FilesSettings).files
         contents = contents_of(self._settings, self._store)
-        app[FILES] = files = Files(self._store, contents, limits, clock=app[CLOCK], ids=app[IDS])
+        of_sessions = partial(app.get, SESSION_FILES)  # which another part may set later
+        app[FILES] = files = Files(
+            self._store, contents, limits, clock=app[CLOCK], ids=app[IDS], of_sessions=of_sessions
+        )
         app[FILE_SOURCE] = files
         app.cleanup_ctx.append(partial(_keep_swept, files))
 

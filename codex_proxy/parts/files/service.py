@@ -6,18 +6,27 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
 import structlog
 
 from codex_proxy.core.faults import Fault, FaultKind
-from codex_proxy.core.interfaces import Clock, IdSource
+from codex_proxy.core.interfaces import Clock, IdSource, SessionFiles
 from codex_proxy.core.media import GivenFile
 from codex_proxy.parts.files import FilesTable
 from codex_proxy.parts.files.contents import PIECE_BYTES, Contents
-from codex_proxy.parts.files.objects import KIND, StoredFile, file_of, key_of, not_found, record_of, stored_id
+from codex_proxy.parts.files.objects import (
+    KIND,
+    StoredFile,
+    file_of,
+    key_of,
+    not_found,
+    of_session,
+    record_of,
+    stored_id,
+)
 from codex_proxy.store.health import store_errors_as_faults
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import PageRequest, StoreDamaged, StoreUnavailable
@@ -96,8 +105,17 @@ class Files:
     """The files of one server's store."""
 
     def __init__(
-        self, store: Store, contents: Contents, limits: FilesTable, *, clock: Clock, ids: IdSource
+        self,
+        store: Store,
+        contents: Contents,
+        limits: FilesTable,
+        *,
+        clock: Clock,
+        ids: IdSource,
+        of_sessions: Callable[[], SessionFiles | None] = lambda: None,
     ) -> None:
+        """`of_sessions` returns those that agents have made, if the server keeps them."""
+        self._of_sessions = of_sessions
         self._store = store
         self._contents = contents
         self._quota = limits.quota
@@ -116,9 +134,17 @@ class Files:
         files = (file_of(record) for record in page.items if not record.busy)
         return [file for file in files if not file.is_expired(now)]
 
+    async def of_session(self, owner: str, session: str) -> list[StoredFile]:
+        """Returns the files that a session's agent has made, oldest first."""
+        made = self._of_sessions()
+        return [] if made is None else list(map(of_session, await made.of_session(owner, session)))
+
     async def find(self, owner: str, id: str) -> StoredFile:
         """Returns a file by its id in either form. Raises `Fault` NOT_FOUND."""
         known = stored_id(id)
+        made = self._of_sessions()
+        if made is not None and (of_agent := await made.find(owner, known)) is not None:
+            return of_session(of_agent)
         with store_errors_as_faults():
             record = await self._store.record(owner, *key_of(known)) if known else None
         if record is None or record.busy:
@@ -132,6 +158,9 @@ class Files:
         """Yields the bytes of a file from `start` to before `stop`. Raises `Fault` NOT_FOUND if it is removed
         meanwhile.
         """
+        if file.session:
+            yield await self._made(owner, file.id, start, stop)
+            return
         with store_errors_as_faults():
             try:
                 async for chunk in self._contents.read(owner, file, start, stop):
@@ -140,6 +169,13 @@ class Files:
                 if await self._store.record(owner, *key_of(file.id)) is None:
                     raise not_found(file.id) from None
                 raise
+
+    async def _made(self, owner: str, id: str, start: int, stop: int) -> bytes:
+        made = self._of_sessions()
+        content = None if made is None else await made.read(owner, id)
+        if content is None:
+            raise not_found(id)
+        return content[start:stop]
 
     async def load(self, owner: str, id: str, limit: int) -> GivenFile | None:
         """Returns a whole file; None if there is none. Raises `Fault` REQUEST_TOO_LARGE above `limit` bytes."""
@@ -229,8 +265,11 @@ class Files:
             )
 
     async def delete(self, owner: str, id: str) -> StoredFile:
-        """Removes a file, and returns what it was. Raises `Fault` NOT_FOUND."""
+        """Removes a file, and returns what it was. Raises `Fault` NOT_FOUND, CONFLICT for an agent's."""
         file = await self.find(owner, id)
+        if file.session:
+            message = f"This file belongs to the session {file.session}, and goes with it."
+            raise Fault.of(FaultKind.CONFLICT, message, param="id")
         with store_errors_as_faults():
             if not await self._remove(owner, file.id):
                 raise not_found(id)

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
-from typing import Any, Final, Literal, NamedTuple, TypedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, Literal, NamedTuple, TypedDict, TypeVar
 from urllib.parse import quote
 
 from aiohttp import web
@@ -17,7 +17,7 @@ from codex_proxy.core.shown_text import escape, excerpt
 from codex_proxy.http.endpoint import json_response
 from codex_proxy.http.listing import list_object
 from codex_proxy.parts.sessions.request_values import id_in, page_in, sessions_at
-from codex_proxy.parts.sessions.sessions import Session, SessionTurn, environment_id
+from codex_proxy.parts.sessions.sessions import SessionTurn, environment_id
 from codex_proxy.parts.snapshots.difference import differences
 from codex_proxy.parts.snapshots.git import GitError, ObjectReader
 from codex_proxy.parts.snapshots.handlers import KEEPER
@@ -26,6 +26,8 @@ from codex_proxy.parts.snapshots.keeper import Keeper
 from codex_proxy.parts.snapshots.records import TurnFiles
 from codex_proxy.parts.snapshots.threads import in_thread
 from codex_proxy.surfaces.answers.renderer import Count
+
+R = TypeVar("R")
 
 MAX_ARTIFACTS: Final = 1000
 """Maximum artifacts of a session: the newest ones."""
@@ -43,12 +45,14 @@ class SessionArtifact(TypedDict):
     created_at: Count
 
 
-class _Found(NamedTuple):
+class Found(NamedTuple):
     about: SessionArtifact
     """Without its size."""
-    name: bytes
+    path: bytes
+    """Below the session's folder."""
     place: str
     digest: str
+    """Empty for a file that the turn has removed."""
 
 
 class Patterns:
@@ -100,17 +104,8 @@ async def retrieve_artifact(request: web.Request) -> web.Response:
 async def retrieve_artifact_content(request: web.Request) -> web.Response:
     """Returns the bytes of an artifact."""
     found = await _artifact(request)
-    git = request.app[KEEPER].snapshots_of(found.place).git
-
-    def read() -> bytes:
-        with git.reader() as reader:
-            return reader.read(found.digest)
-
-    try:
-        content = await in_thread(read)
-    except (GitError, OSError) as error:
-        raise _unreadable(error) from error
-    name = quote(os.path.basename(found.name), safe="")
+    content = await content_of(request.app[KEEPER], found)
+    name = quote(os.path.basename(found.path), safe="")
     headers = {
         "Cache-Control": "private, no-cache",
         "Content-Disposition": f"attachment; filename*=UTF-8''{name}",
@@ -118,7 +113,7 @@ async def retrieve_artifact_content(request: web.Request) -> web.Response:
     return web.Response(body=content, content_type=BYTES, headers=headers)
 
 
-async def _artifact(request: web.Request) -> _Found:
+async def _artifact(request: web.Request) -> Found:
     id = request.match_info["artifact_id"]
     for found in await _found(request):
         if found.about["id"] == id:
@@ -126,73 +121,100 @@ async def _artifact(request: web.Request) -> _Found:
     raise Fault.of(FaultKind.NOT_FOUND, f"Artifact with id '{excerpt(id)}' not found.")
 
 
-async def _with_sizes(request: web.Request, found: Sequence[_Found]) -> list[SessionArtifact]:
-    def read() -> list[SessionArtifact]:
-        places: dict[str, set[str]] = {}
-        for each in found:
-            places.setdefault(each.place, set()).add(each.digest)
-        sizes: dict[str, int] = {}
-        for place, digests in places.items():
-            sizes |= request.app[KEEPER].snapshots_of(place).git.sizes(digests)
-        return [{**each.about, "size_bytes": sizes.get(each.digest, 0)} for each in found]
-
-    try:
-        return await in_thread(read)
-    except (GitError, OSError) as error:
-        raise _unreadable(error) from error
+async def _with_sizes(request: web.Request, found: Sequence[Found]) -> list[SessionArtifact]:
+    sizes = await sizes_of(request.app[KEEPER], found) if found else {}
+    return [{**each.about, "size_bytes": sizes[each.digest]} for each in found]
 
 
-async def _found(request: web.Request) -> list[_Found]:
+async def _found(request: web.Request) -> list[Found]:
     """Returns the artifacts of the session, the newest first."""
     sessions, owner = sessions_at(request)
     session = await sessions.session(owner, id_in(request))
     keeper, patterns = request.app.get(KEEPER), request.app.get(PATTERNS)
     if keeper is None or patterns is None:
         return []
+    turns = await sessions.store.all_turns(owner, session.id)
+    found = await found_in(keeper, patterns, owner, turns)
+    return [each for each in found if each.digest][:MAX_ARTIFACTS]
+
+
+# --- what the snapshots have ----------------------------------------------------------------------
+
+
+async def found_in(
+    keeper: Keeper, patterns: Patterns, owner: str, turns: Sequence[SessionTurn]
+) -> list[Found]:
+    """Returns what turns, given oldest first, have done to the files that fit: the newest first. Of what was added or
+    changed there are at most the last `MAX_ARTIFACTS`. Raises `Fault`.
+    """
     kept: list[tuple[SessionTurn, TurnFiles]] = []
-    for turn in reversed(await sessions.store.all_turns(owner, session.id)):
+    for turn in reversed(turns):
         files = await keeper.files(owner, turn.id)
         if files is not None and files.state == "kept" and files.before != files.after:
             kept.append((turn, files))
-    try:
-        return await in_thread(lambda: _read(keeper, patterns, session, kept))
-    except (GitError, OSError) as error:
-        raise _unreadable(error) from error
 
+    def read() -> list[Found]:
+        all_found: list[Found] = []
+        there = 0
+        for turn, files in kept:
+            with keeper.snapshots_of(files.place).git.reader() as reader:
+                for found in _of_turn(reader, patterns, turn, files):
+                    all_found.append(found)
+                    there += found.digest != ""
+                    if there == MAX_ARTIFACTS:
+                        return all_found
+        return all_found
 
-def _read(
-    keeper: Keeper, patterns: Patterns, session: Session, turns: Sequence[tuple[SessionTurn, TurnFiles]]
-) -> list[_Found]:
-    all_found: list[_Found] = []
-    for turn, files in turns:
-        with keeper.snapshots_of(files.place).git.reader() as reader:
-            for found in _of_turn(reader, patterns, session, turn, files):
-                all_found.append(found)
-                if len(all_found) == MAX_ARTIFACTS:
-                    return all_found
-    return all_found
+    return await _reading(read)
 
 
 def _of_turn(
-    reader: ObjectReader, patterns: Patterns, session: Session, turn: SessionTurn, files: TurnFiles
-) -> Iterator[_Found]:
+    reader: ObjectReader, patterns: Patterns, turn: SessionTurn, files: TurnFiles
+) -> Iterator[Found]:
     for path, _, after in reversed(differences(reader, files.before, files.after)):
-        if after is None or after.is_link or not patterns.match(path):
+        if (after is not None and after.is_link) or not patterns.match(path):
             continue
-        digest = after.digest.hex()
         key = hashlib.sha256(turn.id.encode() + b"\0" + path).hexdigest()[:32]
         about = SessionArtifact(
             id=f"artifact_{key}",
             object="agent.session.artifact",
-            session_id=session.id,
+            session_id=turn.session,
             turn_id=turn.id,
-            environment_id=environment_id(session.id),
+            environment_id=environment_id(turn.session),
             path=escape(os.path.join(files.folder, os.fsdecode(path))),
             size_bytes=0,
             created_at=turn.completed_at or turn.created_at,
         )
-        yield _Found(about, path, files.place, digest)
+        yield Found(about, path, files.place, "" if after is None else after.digest.hex())
 
 
-def _unreadable(error: Exception) -> Fault:
-    return Fault.of(FaultKind.INTERNAL, f"The artifacts cannot be read: {error}.")
+async def sizes_of(keeper: Keeper, found: Iterable[Found]) -> dict[str, int]:
+    """Returns the bytes of files that are there, by their digests. Raises `Fault`."""
+
+    def read() -> dict[str, int]:
+        places: dict[str, set[str]] = {}
+        for each in found:
+            places.setdefault(each.place, set()).add(each.digest)
+        sizes: dict[str, int] = {}
+        for place, digests in places.items():
+            sizes |= dict.fromkeys(digests, 0) | keeper.snapshots_of(place).git.sizes(digests)
+        return sizes
+
+    return await _reading(read)
+
+
+async def content_of(keeper: Keeper, found: Found) -> bytes:
+    """Raises `Fault`."""
+
+    def read() -> bytes:
+        with keeper.snapshots_of(found.place).git.reader() as reader:
+            return reader.read(found.digest)
+
+    return await _reading(read)
+
+
+async def _reading(read: Callable[[], R]) -> R:
+    try:
+        return await in_thread(read)
+    except (GitError, OSError) as error:
+        raise Fault.of(FaultKind.INTERNAL, f"The artifacts cannot be read: {error}.") from error

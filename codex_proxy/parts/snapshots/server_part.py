@@ -15,7 +15,7 @@ from aiohttp import web
 
 from codex_proxy.app.server_parts import ServerPart, ServerParts
 from codex_proxy.core.own_errors import repeat
-from codex_proxy.http.app_keys import CLIENTS, CLOCK, RUNS
+from codex_proxy.http.app_keys import CLIENTS, CLOCK, RUNS, SESSION_FILES
 from codex_proxy.parts import own_settings
 from codex_proxy.parts.sessions.files_of_turns import FILES_OF_TURNS, LIST_OF_ARTIFACTS, WORKTREES
 from codex_proxy.parts.snapshots import SnapshotSettings
@@ -24,6 +24,7 @@ from codex_proxy.parts.snapshots.forking import FilesOfForks
 from codex_proxy.parts.snapshots.git import git_on_path
 from codex_proxy.parts.snapshots.handlers import KEEPER
 from codex_proxy.parts.snapshots.keeper import Keeper
+from codex_proxy.parts.snapshots.session_files import FilesOfSessions
 from codex_proxy.parts.snapshots.worktrees import SessionWorktrees
 from codex_proxy.settings.fields import Settings
 
@@ -53,6 +54,7 @@ class SnapshotsPart(ServerPart):
         app[WORKTREES] = made = SessionWorktrees(keeper, self._store, worktrees)
         if own.snapshot_artifacts:
             app[PATTERNS], app[LIST_OF_ARTIFACTS] = Patterns(own.snapshot_artifacts), list_artifacts
+            app[SESSION_FILES] = FilesOfSessions(app)
         app[RUNS].preparers.append(keeper)
         app.cleanup_ctx.append(partial(_run, keeper, made))
 

@@ -1,0 +1,86 @@
+"""What the agent of a Managed Agents session has made, as Anthropic's official SDK gets it from the Files API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import anthropic
+import pytest
+
+from tests.parts.managed_agents.driving import sdk
+from tests.parts.managed_agents.following import ManagedClient, message, result
+from tests.parts.snapshots.working import snapshot_proxy
+from tests.sdk_fields import unknown_fields
+
+pytestmark = [pytest.mark.part("managed_agents"), pytest.mark.part("files")]
+
+
+async def turn(client: ManagedClient, session: str, work: Callable[[], object]) -> None:
+    """Runs a turn in which `work` is done."""
+    async with client.stream(session) as stream:
+        await client.send(session, message("[[fake:tool_call]]"))
+        while not stream.rests:
+            event = await stream.next()
+            if event["type"] == "session.status_idle" and event["stop_reason"]["type"] == "requires_action":
+                work()
+                await client.send(session, result(event["stop_reason"]["event_ids"][0]))
+
+
+async def test_the_files_of_a_session_are_what_its_agent_has_made(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path, snapshot_artifacts="outputs/") as (agents, folder):
+        client = ManagedClient(agents.proxy)
+        here = {"metadata": {"workdir": str(folder)}}
+        session, other = await client.new_session(**here), await client.new_session(**here)
+        outputs = folder / "outputs"
+
+        def first() -> None:
+            outputs.mkdir()
+            (outputs / "table.csv").write_text("old")
+            (outputs / "gone.txt").write_text("x")
+            (folder / "code.py").write_text("no output")
+
+        def second() -> None:
+            (outputs / "table.csv").write_text("new")
+            (outputs / "gone.txt").unlink()
+            (outputs / "é.bin").write_bytes(b"\0\1")
+
+        async with sdk(agents.proxy) as api:
+            files = api.beta.files
+            await turn(client, session, first)
+            [gone, old] = (await files.list(scope_id=session)).data
+            assert {gone.filename, old.filename} == {"gone.txt", "table.csv"}
+            old = old if old.filename == "table.csv" else gone
+            await turn(client, session, second)
+            (outputs / "table.csv").write_text("by its user")
+
+            found = [each async for each in files.list(scope_id=session, limit=1)]
+            assert [each.filename for each in found] == ["é.bin", "table.csv"]
+            table = found[1]
+            assert not unknown_fields(table)
+            assert (table.mime_type, table.size_bytes, table.downloadable) == ("text/csv", 3, True)
+            assert table.scope is not None
+            assert (table.scope.type, table.scope.id) == ("session", session)
+            assert await files.retrieve_metadata(table.id) == table
+            assert await (await files.download(table.id)).read() == b"new"
+            assert await (await files.download(old.id)).read() == b"old"
+
+            assert (await files.list(scope_id=other)).data == []
+            assert (await files.list()).data == []
+            with pytest.raises(anthropic.ConflictError, match="goes with it"):
+                await files.delete(table.id)
+            with pytest.raises(anthropic.NotFoundError, match="No such file"):
+                await files.download("file_" + 48 * "0")
+
+
+async def test_a_file_of_a_session_can_be_given_to_another_one(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path, snapshot_artifacts="*.txt") as (agents, folder):
+        client = ManagedClient(agents.proxy)
+        here = {"metadata": {"workdir": str(folder)}}
+        session = await client.new_session(**here)
+        await turn(client, session, lambda: (folder / "a.txt").write_text("What it has made."))
+        async with sdk(agents.proxy) as api:
+            [file] = (await api.beta.files.list(scope_id=session)).data
+        resource = {"type": "file", "file_id": file.id, "mount_path": "given/a.txt"}
+        await client.new_session(resources=[resource], **here)
+        assert (folder / "given" / "a.txt").read_text() == "What it has made."
