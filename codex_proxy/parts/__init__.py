@@ -131,6 +131,7 @@ KNOWN: Final[Mapping[str, KnownPart]] = {
             *("snapshot_artifacts", "snapshot_max_bytes", "snapshot_max_file_bytes"),
             *("snapshot_max_files", "snapshot_max_total_bytes", "snapshot_wait", "snapshots", "worktrees"),
         ),
+        paths=("/turns", "/turns/"),
     ),
     "files": KnownPart(settings=("files",), paths=("/files", "/files/")),
     "traces": KnownPart(),

@@ -6,6 +6,7 @@ import {
 import { BETA } from "./feed.js";
 import { playground } from "./playground.js";
 import { sessions } from "./sessions.js";
+import { filesOfRequest } from "./turn_files.js";
 
 const main = document.getElementById("main");
 const connection = document.getElementById("connection");
@@ -313,6 +314,7 @@ async function oneTurn(id, signal) {
   const timeline = turn.events.map(({ at, event, detail }) => h("li", {},
     h("span", { class: "number" }, seconds(at)), h("span", {}, event.replaceAll("_", " ")),
     h("span", { class: "soft" }, shown(detail))));
+  const files = turn.mode === "agent" && turn.request_id ? await filesOfRequest(turn.request_id, signal) : [];
   return [
     h("p", {}, h("a", { href: "#turns" }, "All turns")),
     h("h2", {}, `Turn ${turnName(turn)}`),
@@ -324,6 +326,7 @@ async function oneTurn(id, signal) {
     ])),
     turn.recorded ? h("div", { class: "row" },
       copyButton("Copy as cassette", async () => (await ofTurn(id, "/cassette")).text())) : null,
+    ...files,
     h("h3", {}, "Timeline"),
     h("ol", { class: "timeline" }, timeline),
     turn.events_left_out ? h("p", { class: "soft" }, `${count(turn.events_left_out)} more events are not kept.`) : null,

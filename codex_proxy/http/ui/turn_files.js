@@ -9,9 +9,9 @@ const TRIES = 30; // while the snapshot after a turn is being made
 const NAMED = 20; // paths that a note names
 const KINDS = { added: "add", deleted: "delete", modified: "update" };
 
-const changesAt = (path, turn) => `/v1/agents/sessions/${path}/turns/${encodeURIComponent(turn)}`;
+const changesAt = (path, turn) => `/v1/${path === null ? "" : `agents/sessions/${path}/`}turns/${encodeURIComponent(turn)}`;
 
-/** What a turn of a session has done to the files; `path`: the session's id in an address. */
+/** What a turn has done to the files; `path`: the session's id in an address, null for a turn outside of sessions. */
 export const changesOfTurn = (path, turn, options) => json(`${changesAt(path, turn)}/changes`, { ...options, headers: BETA });
 
 /** The menu about the files of a session: whether they are kept, and what its turns have done to them, as a patch. */
@@ -86,7 +86,7 @@ async function whyNotKept({ id, sandbox }) {
 
 /**
  * Shows the changed files of a session's turns in elements, when these come into sight. `actions`: `comment(path, line, text)`,
- * and `forkWithFiles(turn, folder)`, which makes a copy of the session as it was after a turn; `newFolder()` suggests where.
+ * and `forkWithFiles(turn, folder)`, which makes a copy of the session as it was after a turn; `newFolder()` suggests where. All may be missing.
  */
 export function turnFiles(path, actions, signal) {
   const turns = new WeakMap(); // by element: the turn's id
@@ -148,7 +148,8 @@ export function turnFiles(path, actions, signal) {
       folder.select();
     };
     return h("div", { onkeydown: ({ key }) => key === "Escape" && say() }, h("div", { class: "row" },
-      h("button", { type: "button", onclick: askToRevert }, "Revert"), h("button", { type: "button", onclick: askForFolder }, "Fork with files")), below);
+      h("button", { type: "button", onclick: askToRevert }, "Revert"),
+      actions.forkWithFiles && h("button", { type: "button", onclick: askForFolder }, "Fork with files")), below);
   }
 
   return {
@@ -158,6 +159,18 @@ export function turnFiles(path, actions, signal) {
       seen.observe(place);
     },
   };
+}
+
+/** The files that the turns of a request have changed, outside of sessions; nothing if they are not kept. */
+export async function filesOfRequest(request, signal) {
+  const found = await json(`/v1/turns?request_id=${encodeURIComponent(request)}`, { signal }).catch((error) => error);
+  if (found instanceof Error) return found.status === 404 ? [] : [trouble(found)];
+  const files = turnFiles(null, {}, signal);
+  return found.data.map(({ id }) => {
+    const place = h("div", { class: "turn-files" });
+    files.add(id, place);
+    return place;
+  });
 }
 
 function lineOf({ data, truncated }) {

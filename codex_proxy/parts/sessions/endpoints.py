@@ -39,7 +39,7 @@ BETA: Final = "agents=v1"
 """The value of the header `OpenAI-Beta`."""
 
 _TEXT: Final[Schema] = {"type": "string"}
-_PAGE: Final = (
+PAGE: Final = (
     Parameter("after", "query", _TEXT, "The `last_id` of the page before."),
     Parameter(
         "limit",
@@ -50,14 +50,14 @@ _PAGE: Final = (
     Parameter("order", "query", one_of("asc", "desc"), "By time of creation; `desc` without it."),
 )
 _FREE_PAGE: Final = (
-    _PAGE[0],
+    PAGE[0],
     Parameter(
         "limit",
         "query",
         {"type": "integer", "default": request_values.DEFAULT_LIMIT},
         f"Maximum objects of the page; outside of 1 to {MAX_PAGE_ITEMS} the nearest of these.",
     ),
-    _PAGE[2],
+    PAGE[2],
 )
 """The parameters of lists that take every limit."""
 _OBFUSCATION: Final = Parameter(
@@ -73,7 +73,7 @@ _CHOICE: Final = (
     ),
 )
 _SUMMARY_CHOICE: Final = (
-    _PAGE[0],
+    PAGE[0],
     Parameter(
         "limit",
         "query",
@@ -220,7 +220,7 @@ ENDPOINTS: Final = (
                 f"GET {path}",
                 handlers.list_nothing,
                 ItemList[Object],
-                parameters=_PAGE,
+                parameters=PAGE,
                 operation_id=f"list_{_name(path)}",
             ),
             _endpoint(f"POST {path}", handlers.refuse_hosted, None, operation_id=f"create_{_name(path)}"),
@@ -256,13 +256,13 @@ ENDPOINTS: Final = (
         body=wire.AnswerBody,
     ),
     _endpoint(f"GET {_SESSION}/items", handlers.list_session_items, ItemList[Object], parameters=_FREE_PAGE),
-    _endpoint(f"GET {_SESSION}/turns", handlers.list_session_turns, ItemList[Turn], parameters=_PAGE),
+    _endpoint(f"GET {_SESSION}/turns", handlers.list_session_turns, ItemList[Turn], parameters=PAGE),
     _endpoint(f"GET {_SESSION}/turns/{{turn_id}}", handlers.retrieve_session_turn, Turn),
     _endpoint(
         f"GET {_SESSION}/traces",
         turn_traces.list_session_traces,
         ItemList[turn_traces.Trace],
-        parameters=_PAGE,
+        parameters=PAGE,
     ),
     _endpoint(
         f"GET {_SESSION}/turns/{{turn_id}}/items",
@@ -275,19 +275,19 @@ ENDPOINTS: Final = (
         handlers.list_artifacts,
         ItemList[Object],
         parameters=(
-            *_PAGE,
+            *PAGE,
             Parameter("environment_id", "query", _TEXT, "Only artifacts of this environment."),
         ),
         operation_id="list_session_artifacts",
     ),
     _endpoint(
-        f"GET {_SESSION}/subagents", handlers.list_subagents, ItemList[SubagentObject], parameters=_PAGE
+        f"GET {_SESSION}/subagents", handlers.list_subagents, ItemList[SubagentObject], parameters=PAGE
     ),
     _endpoint(f"GET {_SUBAGENT}", handlers.retrieve_subagent, SubagentObject),
     _endpoint(
         f"GET {_SUBAGENT}/items", handlers.list_subagent_items, ItemList[Object], parameters=_FREE_PAGE
     ),
-    _endpoint(f"GET {_SUBAGENT}/turns", handlers.list_subagent_turns, ItemList[Turn], parameters=_PAGE),
+    _endpoint(f"GET {_SUBAGENT}/turns", handlers.list_subagent_turns, ItemList[Turn], parameters=PAGE),
     _endpoint(f"GET {_SUBAGENT}/turns/{{turn_id}}", handlers.retrieve_subagent_turn, Turn),
     _endpoint(
         f"GET {_SUBAGENT}/turns/{{turn_id}}/items",

@@ -9,9 +9,10 @@ from codex_proxy.parts import Part
 
 
 class SnapshotSettings(BaseModel):
-    snapshots: Literal["off", "sessions"] = Field(
+    snapshots: Literal["off", "sessions", "all"] = Field(
         "off",
-        description="whether files are kept before and after turns of sessions that may write (docs/snapshots.md)",
+        description="whether files are kept before and after turns that may write: of sessions, or all "
+        "(docs/snapshots.md)",
     )
     snapshot_wait: float = Field(
         10.0,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from codex_proxy.http.endpoint import AnswerType, Endpoint, Handler
-from codex_proxy.parts.sessions.endpoints import BETA
+from codex_proxy.http.endpoint import TEXT_SCHEMA, AnswerType, Endpoint, Handler, Parameter
+from codex_proxy.parts.sessions.endpoints import BETA, PAGE
 from codex_proxy.parts.snapshots import artifacts, handlers, worktree_handlers
 from codex_proxy.parts.snapshots.wire import (
+    KeptTurn,
     MergeBody,
     RevertBody,
     SessionMerged,
@@ -15,6 +16,7 @@ from codex_proxy.parts.snapshots.wire import (
     TurnChanges,
     TurnReverted,
 )
+from codex_proxy.surfaces.answers.renderer import ItemList
 
 _TURN: Final = "/agents/sessions/{id}/turns/{turn_id}"
 _ARTIFACT: Final = "/agents/sessions/{id}/artifacts/{artifact_id}"
@@ -25,7 +27,7 @@ _IDS: Final = {
 }
 
 
-def _endpoint(route: str, handler: Handler, answer: AnswerType, **more: Any) -> Endpoint:
+def _endpoint(route: str, handler: Handler, answer: AnswerType, *, beta: str = BETA, **more: Any) -> Endpoint:
     return Endpoint(
         route,
         handler,
@@ -33,12 +35,17 @@ def _endpoint(route: str, handler: Handler, answer: AnswerType, **more: Any) -> 
         chapter="Agents",
         kind="stored",
         errors="agents",
-        beta=BETA,
+        beta=beta,
         ids={name: text for name, text in _IDS.items() if f"{{{name}}}" in route},
         description="Details: docs/snapshots.md.",
         **more,
     )
 
+
+_KEPT: Final = (
+    *PAGE,
+    Parameter("request_id", "query", TEXT_SCHEMA, "Only turns of this request, all of them at once."),
+)
 
 ENDPOINTS: Final = (
     _endpoint(f"GET {_TURN}/changes", handlers.retrieve_turn_changes, TurnChanges),
@@ -54,6 +61,16 @@ ENDPOINTS: Final = (
         worktree_handlers.merge_session,
         SessionMerged,
         body=MergeBody,
+        body_required=False,
+    ),
+    _endpoint("GET /turns", handlers.list_kept_turns, ItemList[KeptTurn], beta="", parameters=_KEPT),
+    _endpoint("GET /turns/{turn_id}/changes", handlers.retrieve_turn_changes, TurnChanges, beta=""),
+    _endpoint(
+        "POST /turns/{turn_id}/revert",
+        handlers.revert_turn,
+        TurnReverted,
+        beta="",
+        body=RevertBody,
         body_required=False,
     ),
     _endpoint(f"GET {_ARTIFACT}", artifacts.retrieve_artifact, artifacts.SessionArtifact),

@@ -97,13 +97,15 @@ def when_of(point: Point) -> str:
     return f"the moment {point.when} the turn '{point.turn}'"
 
 
-def check_may_write(session: Session, client: Client, folder: str, field: str) -> None:
-    """Raises `Fault` if a client may not write in a folder with the session's rights: NOT_ALLOWED, or INVALID_REQUEST
-    with the field.
+def check_may_write(session: Session | None, client: Client, folder: str, field: str) -> None:
+    """Raises `Fault` if a client may not write in a folder, with the session's rights if there is one: NOT_ALLOWED, or
+    INVALID_REQUEST with the field.
     """
-    sandbox = session.sandbox_below(client.settings.sandbox)
+    sandbox = client.settings.sandbox
+    if session is not None:
+        sandbox = session.sandbox_below(sandbox)
     if sandbox == "read-only":
-        raise Fault.of(FaultKind.NOT_ALLOWED, "This API key may not write in the folders of its sessions.")
+        raise Fault.of(FaultKind.NOT_ALLOWED, "This API key may not write in the folders of its turns.")
     asked = Turn(model="", history=(), workdir=folder, sandbox=sandbox)
     if resolve_workdir(asked, field, client.workspace).workdir != folder:
         raise bad_request("The folder was replaced by a link.", field)

@@ -7,20 +7,20 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 from aiohttp import web
 from msgspec.structs import replace
 
-from codex_proxy.core.faults import MAX_MESSAGE, Failure, Fault, FaultKind
+from codex_proxy.core.faults import MAX_MESSAGE, Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.shown_text import escape, excerpt
 from codex_proxy.http.endpoint import json_response
+from codex_proxy.http.listing import list_object
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES
 from codex_proxy.parts.sessions.commands import conflict
 from codex_proxy.parts.sessions.records import TURN, not_found
-from codex_proxy.parts.sessions.request_values import id_in, parse, sessions_at
-from codex_proxy.parts.sessions.sessions import SessionTurn
+from codex_proxy.parts.sessions.request_values import id_in, page_in, parse, sessions_at
 from codex_proxy.parts.snapshots import wire
 from codex_proxy.parts.snapshots.difference import FilesDifferError, shown_changes
 from codex_proxy.parts.snapshots.folders import FolderName
@@ -28,11 +28,13 @@ from codex_proxy.parts.snapshots.forking import check_may_write
 from codex_proxy.parts.snapshots.git import GitError
 from codex_proxy.parts.snapshots.keeper import Keeper
 from codex_proxy.parts.snapshots.patches import patch as patch_of
-from codex_proxy.parts.snapshots.records import TurnFiles
+from codex_proxy.parts.snapshots.records import KIND, TurnFiles, files_in, record_id
 from codex_proxy.parts.snapshots.reverting import revert
 from codex_proxy.parts.snapshots.threads import in_thread
 from codex_proxy.parts.snapshots.walk import SnapshotError
 from codex_proxy.parts.snapshots.wire import PathChange, TurnChanges
+from codex_proxy.store.health import require_store, store_errors_as_faults
+from codex_proxy.store.values import NotStored, PageRequest
 
 log = structlog.get_logger(__name__)
 
@@ -42,44 +44,102 @@ MAX_NAMED: Final = 20
 """Maximum paths that an error names."""
 MAX_REVERTED: Final = 1000
 """Maximum paths of an answer."""
+MAX_SEARCHED: Final = 1000
+"""Maximum turns among which those of a request are found."""
 MAX_PATCH: Final = 32 << 20
 """Maximum bytes of a patch."""
 PATCH_TYPE: Final = "text/x-patch"
 CUT_OFF: Final = "the server ended before the turn did"
 
 
+class _Asked(NamedTuple):
+    """A turn that a request names. `session`: None outside of sessions; `files`: what is kept of it, if anything."""
+
+    id: str
+    session: str | None
+    files: TurnFiles | None
+
+
+async def list_kept_turns(request: web.Request) -> web.Response:
+    """Lists the turns outside of sessions whose files were to be kept.
+
+    With `request_id` those of this request, among the newest 1,000.
+    """
+    keeper, (sessions, owner) = request.app.get(KEEPER), sessions_at(request)
+    if keeper is None:
+        return json_response(list_object([], has_more=False))
+    asked, wanted = page_in(request), request.query.get("request_id")
+    page = replace(asked, after=asked.after and record_id(asked.after))
+    if wanted is not None:
+        page = PageRequest(MAX_SEARCHED, "desc")
+    with store_errors_as_faults():
+        try:
+            found = await require_store(sessions.responses.store).records(owner, KIND, page)
+        except NotStored:
+            raise bad_request("There is no such turn. Leave 'after' out.", "after") from None
+    turns = [(record, files_in(record)) for record in found.items]
+    if wanted is not None:
+        turns = [each for each in turns if each[1].request == wanted]
+    data: list[Any] = [
+        _kept_turn(_with_end(keeper, files, record.created), record.created) for record, files in turns
+    ]
+    return json_response(list_object(data, has_more=found.has_more and wanted is None))
+
+
+def _kept_turn(files: TurnFiles, created: float) -> wire.KeptTurn:
+    return wire.KeptTurn(
+        id=files.turn,
+        object="turn",
+        request_id=files.request or "",
+        folder=escape(files.folder),
+        created_at=int(created),
+        state=files.state,
+        reason=files.reason or None,
+    )
+
+
 async def retrieve_turn_changes(request: web.Request) -> web.Response:
     """Returns what a turn has done to the files of its folder."""
     turn = await _turn(request)
-    files = await _files(request, turn)
+    files = turn.files
     if files is None or files.state != "kept":
-        return json_response(_changes(turn, files, [], truncated=False))
+        return json_response(_changes(turn, [], truncated=False))
     data, truncated = await in_thread(lambda: _compared(request.app[KEEPER], files))
-    return json_response(_changes(turn, files, data, truncated=truncated))
+    return json_response(_changes(turn, data, truncated=truncated))
 
 
-async def _turn(request: web.Request) -> SessionTurn:
+async def _turn(request: web.Request) -> _Asked:
     sessions, owner = sessions_at(request)
-    session, id = id_in(request), request.match_info["turn_id"]
+    id, keeper = request.match_info["turn_id"], request.app.get(KEEPER)
+    if "id" not in request.match_info:
+        return await _turn_alone(request, id)
+    session = id_in(request)
     request[NOTES] |= {"session": session}
     turn = await sessions.store.get(owner, TURN, id)
     if turn.session != session:
         raise not_found(TURN, id)
-    return turn
-
-
-async def _files(request: web.Request, turn: SessionTurn) -> TurnFiles | None:
-    """Returns what is kept of a turn, if anything."""
-    keeper = request.app.get(KEEPER)
-    if keeper is None:
-        return None
-    _, owner = sessions_at(request)
-    files = await keeper.files(owner, turn.id)
-    if files is not None and files.state == "running" and not keeper.works_on(turn.id):
-        sessions, _ = sessions_at(request)
-        again = await sessions.store.get(owner, TURN, turn.id)
+    files = None if keeper is None else await keeper.files(owner, id)
+    if keeper is not None and files is not None and files.state == "running" and not keeper.works_on(id):
+        again = await sessions.store.get(owner, TURN, id)
         if again.completed_at is not None:
-            return replace(files, state="failed", reason=CUT_OFF)
+            files = replace(files, state="failed", reason=CUT_OFF)
+    return _Asked(id, session, files)
+
+
+async def _turn_alone(request: web.Request, id: str) -> _Asked:
+    keeper, (sessions, owner) = request.app.get(KEEPER), sessions_at(request)
+    files = None if keeper is None else await keeper.files(owner, id)
+    if keeper is None or files is None or files.request is None:
+        raise not_found(TURN, id)
+    with store_errors_as_faults():
+        record = await require_store(sessions.responses.store).record(owner, KIND, record_id(id))
+    return _Asked(id, None, files if record is None else _with_end(keeper, files, record.created))
+
+
+def _with_end(keeper: Keeper, files: TurnFiles, created: float) -> TurnFiles:
+    """Returns the files of a turn outside of sessions, as failed if it has ended with an earlier server."""
+    if files.state == "running" and created < keeper.began and not keeper.works_on(files.turn):
+        return replace(files, state="failed", reason=CUT_OFF)
     return files
 
 
@@ -119,7 +179,7 @@ async def revert_turn(request: web.Request) -> web.Response:
     """
     given, _ = await parse(request, wire.RevertBody)
     turn = await _turn(request)
-    files = await _files(request, turn)
+    files = turn.files
     if files is None or files.state != "kept":
         raise conflict("The files of this turn are not kept. GET .../changes says why.")
     keeper, (_, owner) = request.app[KEEPER], sessions_at(request)
@@ -147,11 +207,11 @@ async def revert_turn(request: web.Request) -> web.Response:
     return json_response(reverted)
 
 
-async def _check_may_write(request: web.Request, turn: SessionTurn, files: TurnFiles) -> None:
+async def _check_may_write(request: web.Request, turn: _Asked, files: TurnFiles) -> None:
     """Raises `Fault` if a turn is at work in the folder, or the key may not write there."""
     sessions, owner = sessions_at(request)
-    session = await sessions.session(owner, turn.session)
-    if session.turn or request.app[KEEPER].is_working_in(files.folder):
+    session = None if turn.session is None else await sessions.session(owner, turn.session)
+    if (session is not None and session.turn) or request.app[KEEPER].is_working_in(files.folder):
         raise conflict("A turn is at work in the folder. Try again when it has ended.")
     check_may_write(session, request[CLIENT], files.folder, "environment.workspace_directory")
 
@@ -175,9 +235,8 @@ def _compared(keeper: Keeper, files: TurnFiles) -> tuple[list[PathChange], bool]
         raise _unreadable(error) from error
 
 
-def _changes(
-    turn: SessionTurn, files: TurnFiles | None, data: list[PathChange], *, truncated: bool
-) -> TurnChanges:
+def _changes(turn: _Asked, data: list[PathChange], *, truncated: bool) -> TurnChanges:
+    files = turn.files
     return TurnChanges(
         object="turn.changes",
         session_id=turn.session,

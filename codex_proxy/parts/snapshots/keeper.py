@@ -5,13 +5,13 @@ for the first one, within a bound, and never fails by it.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-import msgspec
 import structlog
 from msgspec.structs import replace
 
@@ -25,7 +25,7 @@ from codex_proxy.parts.snapshots.difference import differences, newly_ignored
 from codex_proxy.parts.snapshots.folders import FolderName, FolderSnapshots, Kept, names_in
 from codex_proxy.parts.snapshots.git import GitError
 from codex_proxy.parts.snapshots.ignored import rules_above
-from codex_proxy.parts.snapshots.records import KIND, TurnFiles, files_of, record_id, worktree_of
+from codex_proxy.parts.snapshots.records import KIND, TurnFiles, files_in, files_of, record_id, worktree_of
 from codex_proxy.parts.snapshots.threads import in_thread
 from codex_proxy.parts.snapshots.walk import Limits, RulesUsed, SnapshotError
 from codex_proxy.parts.snapshots.writers import Writer, Writers
@@ -71,8 +71,8 @@ class WritingTurn(Writer):
         self.kept: tuple[TurnFiles, RulesUsed] | None = None
 
     @property
-    def session_turn(self) -> str:
-        """The id of the session's turn, if its files are kept."""
+    def id(self) -> str:
+        """The id under which its files are kept, if they are: of a session's turn that one's."""
         return "" if self.kept is None else self.kept[0].turn
 
     def begin(self, _turn: Turn, _agent: str) -> WritingTurn:
@@ -95,6 +95,9 @@ class Keeper:
             settings.snapshot_max_files, settings.snapshot_max_bytes, settings.snapshot_max_file_bytes
         )
         self.program, self._store, self._clock = program, store, clock
+        self._keeps_all = settings.snapshots == "all"
+        self.began = clock.epoch()
+        """When this server began, in seconds since 1970."""
         self._wait = settings.snapshot_wait
         self._max_total = settings.snapshot_max_total_bytes
         self._folders: dict[str, FolderSnapshots] = {}
@@ -167,9 +170,11 @@ class Keeper:
         await self.rest(turn.workdir)
         writing = WritingTurn(self, turn.owner, turn.workdir)
         self._writers.add(writing)
-        if id := TURN_ORIGIN.get().session_turn:
+        origin = TURN_ORIGIN.get()
+        if origin.session_turn or self._keeps_all:
+            request = None if origin.session_turn else origin.request_id
             try:
-                await self._prepare(writing, id)
+                await self._prepare(writing, origin.session_turn or f"turn_{secrets.token_hex(16)}", request)
             except Exception as error:  # noqa: BLE001 - no turn fails by it
                 log.error("internal_error", **trace_of(error))
             except BaseException:
@@ -177,12 +182,12 @@ class Keeper:
                 raise
         return writing
 
-    async def _prepare(self, turn: WritingTurn, id: str) -> None:
+    async def _prepare(self, turn: WritingTurn, id: str, request: str | None) -> None:
         name = FolderName(turn.owner, turn.folder)
         files = await files_of(self._store, turn.owner, id)
         rules = self._rules.get(id)
         if files is None:
-            files = TurnFiles(turn=id, folder=turn.folder, place=name.place, state="running")
+            files = TurnFiles(turn=id, folder=turn.folder, place=name.place, state="running", request=request)
             try:
                 kept = await self.take(name, [ref_of(id, "before")], self._wait)
             except SnapshotError as error:
@@ -210,7 +215,7 @@ class Keeper:
 
     async def settle(self, session_turn: str) -> None:
         """Waits for the snapshot after a turn: what its client changes once it knows of the end is not the turn's."""
-        ending = {task for task, turn in self._ending.items() if turn.session_turn == session_turn}
+        ending = {task for task, turn in self._ending.items() if turn.id == session_turn}
         if ending:
             await asyncio.wait(ending, timeout=self._wait)
 
@@ -269,16 +274,14 @@ class Keeper:
 
     async def files(self, owner: str, turn: str) -> TurnFiles | None:
         """Returns what is kept of a turn, if anything; waits for a snapshot that is being made."""
-        ending = {
-            task for task, each in self._ending.items() if (each.owner, each.session_turn) == (owner, turn)
-        }
+        ending = {task for task, each in self._ending.items() if (each.owner, each.id) == (owner, turn)}
         if ending:
             await asyncio.wait(ending, timeout=SNAPSHOT_SECONDS)
         return await files_of(self._store, owner, turn)
 
     def works_on(self, turn: str) -> bool:
         at_work = (*self._writers.all(), *self._ending.values())
-        return any(isinstance(each, WritingTurn) and each.session_turn == turn for each in at_work)
+        return any(isinstance(each, WritingTurn) and each.id == turn for each in at_work)
 
     async def prune(self) -> None:
         """Removes what belongs to turns that are no longer stored, and were not the last time: what a turn that begins
@@ -371,7 +374,7 @@ class Keeper:
             for turn, refs in of_turns.items():
                 record = await self._store.record(name.owner, KIND, record_id(turn))
                 if record is not None and not self.works_on(turn):
-                    files = msgspec.json.decode(record.json, type=TurnFiles)
+                    files = files_in(record)
                     found.append((record.created, place, name.owner, files, refs))
         return sorted(found, key=lambda each: each[0])
 

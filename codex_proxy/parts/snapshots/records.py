@@ -33,11 +33,19 @@ class TurnFiles(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The changed paths that a `.gitignore` leaves out now, and did not before the turn."""
     left_out: tuple[bytes, ...] = ()
     """Paths that are in no tree: files that are too large, cannot be read, or are neither a file nor a link."""
+    request: str | None = None
+    """The id of the request of a turn outside of sessions; None: it is a session's."""
 
     def record(self, now: float) -> Record:
         """Returns its record. `now`: seconds since 1970."""
         json = msgspec.json.encode(self)
-        return Record(kind=KIND, id=record_id(self.turn), json=json, created=now, parent=self.turn)
+        return Record(
+            kind=KIND,
+            id=record_id(self.turn),
+            json=json,
+            created=now,
+            parent=self.turn if self.request is None else "",
+        )
 
 
 def record_id(turn: str) -> str:
@@ -48,7 +56,11 @@ def record_id(turn: str) -> str:
 async def files_of(store: Store, owner: str, turn: str) -> TurnFiles | None:
     """Returns what the store has of a turn's files, if anything."""
     found = await store.record(owner, KIND, record_id(turn))
-    return None if found is None else msgspec.json.decode(found.json, type=TurnFiles)
+    return None if found is None else files_in(found)
+
+
+def files_in(record: Record) -> TurnFiles:
+    return msgspec.json.decode(record.json, type=TurnFiles)
 
 
 WORKTREE: Final = "session_worktree"

@@ -25,8 +25,10 @@ class PathChange(TypedDict):
 
 
 class TurnChanges(TypedDict):
+    """`session_id` is null for a turn outside of sessions."""
+
     object: Literal["turn.changes"]
-    session_id: str
+    session_id: str | None
     turn_id: str
     before: str | None
     after: str | None
@@ -41,14 +43,26 @@ class TurnChanges(TypedDict):
 
 class TurnReverted(TypedDict):
     object: Literal["turn.reverted"]
-    session_id: str
+    session_id: str | None
     turn_id: str
     paths: list[str]
     kept: str | None
 
 
+class KeptTurn(TypedDict):
+    """A turn outside of sessions whose files were to be kept."""
+
+    id: str
+    object: Literal["turn"]
+    request_id: str
+    folder: str
+    created_at: int
+    state: Literal["kept", "running", "failed"]
+    reason: str | None
+
+
 class RevertBody(RequestModel, extra="allow"):
-    """The body of `POST /v1/agents/sessions/{id}/turns/{turn_id}/revert`."""
+    """The body of the endpoints that take a turn back."""
 
     force: bool = False
 

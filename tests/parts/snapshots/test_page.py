@@ -10,6 +10,7 @@ from playwright.async_api import Browser, Locator, Page, expect
 
 from tests.page.conftest import browser, open_page
 from tests.page.test_diffs import rows_of, summaries
+from tests.parts.snapshots.test_alone import proxy_at, writing
 from tests.parts.snapshots.working import Worker, snapshot_proxy
 from tests.waiting import PATIENCE, eventually
 
@@ -207,3 +208,21 @@ async def test_a_session_in_a_worktree_is_made_and_merged_on_the_page(
             await page.get_by_role("button", name="Merge", exact=True).click()
             await expect(page.get_by_text("Changed otherwise in")).to_be_visible()
             assert (folder / "a").read_text() == "4"
+
+
+async def test_a_turn_outside_of_sessions_is_looked_at_and_taken_back(
+    browser: Browser, tmp_path: Path
+) -> None:
+    async with proxy_at(tmp_path, ui=True) as (proxy, folder):
+        (folder / "a").write_text("0\n")
+        body = {"model": "codex-5", "input": writing(a="1\n")}
+        assert (await proxy.send("POST", "/v1/responses", body)).status == 200
+        async with open_page(browser, proxy, "turns") as page:
+            await page.locator("td a").click()
+            files = await opened(page, "1 file changed (+1 −1)")
+            assert await rows_of(files.locator(".file")) == ["|| @@ -1 +1 @@", "1||-0", "|1|+1"]
+            await expect(files.get_by_role("button", name="Fork with files")).to_have_count(0)
+            await files.get_by_role("button", name="Revert").click()
+            await files.get_by_role("button", name="Revert").last.click()
+            await expect(files.get_by_role("status")).to_have_text("One file is as before this turn.")
+            assert (folder / "a").read_text() == "0\n"
