@@ -16,6 +16,7 @@ from codex_proxy.app.store_lifecycle import open_store, require_store
 from codex_proxy.app.system import SystemClock
 from codex_proxy.core.faults import UserError
 from codex_proxy.files.private import replace_file
+from codex_proxy.parts import declared
 from codex_proxy.settings.fields import Settings
 from codex_proxy.store.rows import TABLES, checksum, item_digest
 from codex_proxy.store.store import Store
@@ -95,8 +96,9 @@ async def _id_of(row: Mapping[str, Any], store: Store) -> object:
 
 async def export(settings: Settings, write: Callable[[bytes], object]) -> int:
     """Calls `write` with a line of JSON for each object; returns their number."""
+    more = {kind: fields for of_part in declared("exported") for kind, fields in of_part(settings).items()}
     async with existing_store(settings) as store:
-        return await store.export(write)
+        return await store.export(write, more)
 
 
 async def export_to(settings: Settings, output: Path) -> int:

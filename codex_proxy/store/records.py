@@ -7,9 +7,9 @@ however many are below. So each statement looks at the marks of the rows above.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -184,10 +184,14 @@ def next_to_export(after: int, limit: int) -> Query[list[Row]]:
     return Query(_TO_EXPORT, (after, limit), list)
 
 
-def export_line(owner: str, columns: Iterable[Any]) -> bytes:
-    """Returns a record's line. Raises `StoreDamaged`."""
+MoreFields: TypeAlias = Callable[[bytes], Mapping[str, object]]
+"""Returns fields that are added to a record's line, of the record's JSON."""
+
+
+def export_line(owner: str, columns: Iterable[Any], more: Mapping[str, MoreFields]) -> bytes:
+    """Returns a record's line. `more`: by the kinds of records. Raises `StoreDamaged`."""
     record = record_of(columns)
-    line = {
+    line: dict[str, object] = {
         "type": "record",
         "owner": owner,
         "kind": record.kind,
@@ -196,4 +200,6 @@ def export_line(owner: str, columns: Iterable[Any]) -> bytes:
         "created": record.created,
         "record": msgspec.Raw(record.json),
     }
+    if record.kind in more:
+        line |= more[record.kind](record.json)
     return msgspec.json.encode(line) + b"\n"

@@ -7,6 +7,7 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol, Required, TypedDict, TypeVar, Unpack
 
 from codex_proxy.core.interfaces import Clock
@@ -17,7 +18,7 @@ from codex_proxy.store import queries, records
 from codex_proxy.store.leases import Leases
 from codex_proxy.store.queries import ABOVE_ALL, Query, SqlDialect
 from codex_proxy.store.record_leases import WrittenRecords
-from codex_proxy.store.records import to_write
+from codex_proxy.store.records import MoreFields, to_write
 from codex_proxy.store.retention import NOTHING_REMOVED, Removed, Rule, rules
 from codex_proxy.store.rows import (
     KINDS,
@@ -516,8 +517,12 @@ class Store(ABC):
     async def check_writable(self) -> None:
         """Writes a row and removes it."""
 
-    async def export(self, write: Callable[[bytes], object]) -> int:
-        """Writes a line of JSON for each response, conversation and record. Returns how many."""
+    async def export(
+        self, write: Callable[[bytes], object], more: Mapping[str, MoreFields] = MappingProxyType({})
+    ) -> int:
+        """Writes a line of JSON for each response, conversation and record. Returns how many. `more`: adds fields to
+        the lines of records of these kinds.
+        """
         total = 0
         for kind in KINDS:
             after = 0
@@ -532,14 +537,14 @@ class Store(ABC):
                 for row, *columns in objects:
                     write(export_line(kind, columns, held.get(row, ())))
                 total, after = total + len(objects), objects[-1][0]
-        return total + await self._export_records(write)
+        return total + await self._export_records(write, more)
 
-    async def _export_records(self, write: Callable[[bytes], object]) -> int:
+    async def _export_records(self, write: Callable[[bytes], object], more: Mapping[str, MoreFields]) -> int:
         total = after = 0
         while rows := await self._ask(records.next_to_export(after, OBJECTS_AT_ONCE)):
             for _, is_live, owner, *columns in rows:
                 if is_live:
-                    write(records.export_line(owner, columns))
+                    write(records.export_line(owner, columns, more))
                     total += 1
             after = rows[-1][0]
         return total

@@ -57,5 +57,6 @@ PART: Final = Part(
     settings="codex_proxy.parts.snapshots:SnapshotSettings",
     endpoints="codex_proxy.parts.snapshots.endpoints:ENDPOINTS",
     checks="codex_proxy.parts.snapshots.checks:checks",
+    exported="codex_proxy.parts.snapshots.exporting:exported",
     server="codex_proxy.parts.snapshots.server_part:server_part",
 )

@@ -45,7 +45,7 @@ class SnapshotsPart(ServerPart):
     def add_to(self, app: web.Application) -> None:
         if self._store is None:
             return
-        root = _root_of(self._settings)
+        root = folder_of_snapshots(self._settings)
         own = own_settings(self._settings, SnapshotSettings)
         app[KEEPER] = keeper = Keeper(self._program, root, self._store, own, app[CLOCK])
         app[FILES_OF_TURNS] = FilesOfForks(keeper)
@@ -59,7 +59,7 @@ class SnapshotsPart(ServerPart):
         app.cleanup_ctx.append(partial(_run, keeper, made))
 
 
-def _root_of(settings: Settings) -> Path:
+def folder_of_snapshots(settings: Settings) -> Path:
     """Returns the folder of all snapshots: one for each store, which alone knows whose they are."""
     return settings.state_dir.expanduser().absolute() / "snapshots" / _name_of_store(settings)
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+from base64 import b64decode
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from codex_proxy.commands.store import export
+from codex_proxy.parts.snapshots import exporting
+from codex_proxy.settings.fields import Settings
+from tests.http.serving import settings_of
 from tests.parts.snapshots.test_forks import fork
-from tests.parts.snapshots.working import Worker, snapshot_proxy
+from tests.parts.snapshots.working import SETTINGS, Worker, snapshot_proxy
 
 
 async def test_the_patch_of_a_fork_brings_its_work_back(tmp_path: Path) -> None:
@@ -63,3 +72,38 @@ async def test_a_session_without_kept_files_has_no_patch(tmp_path: Path) -> None
         worker = Worker(client, folder)
         await worker.turn(lambda: None)
         assert (await client.ask("GET", f"/sessions/{worker.session}/patch")).status == 409
+
+
+async def test_an_export_of_the_store_has_the_patch_of_each_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        (folder / "a").write_text("one\n")
+        worker = Worker(client, folder)
+        ids = [
+            await worker.turn(lambda: (folder / "a").write_text("two\n")),
+            await worker.turn(lambda: (folder / "b").write_bytes(b"\xff\n")),
+            await worker.turn(lambda: None),
+        ]
+        settings = settings_of(folder, **SETTINGS, state_dir=tmp_path / "state")
+    found = await exported_turns(settings)
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / "a").write_text("one\n")
+    for patch in (found[ids[0]]["patch"].encode(), b64decode(found[ids[1]]["patch_base64"])):
+        subprocess.run(["git", "apply"], input=patch, cwd=tmp_path / "copy", check=True)
+    assert (tmp_path / "copy" / "a").read_text() == "two\n"
+    assert (tmp_path / "copy" / "b").read_bytes() == b"\xff\n"
+    assert found[ids[2]]["patch"] == ""
+
+    monkeypatch.setattr(exporting, "MAX_PATCH", 10)
+    assert (await exported_turns(settings))[ids[0]]["patch_missing"] == "it has more than 10 bytes"
+    monkeypatch.setenv("PATH", "")
+    assert "there is no git" in (await exported_turns(settings))[ids[0]]["patch_missing"]
+
+
+async def exported_turns(settings: Settings) -> dict[str, Any]:
+    """The exported lines of the files of turns, by the turn."""
+    lines: list[bytes] = []
+    await export(settings, lines.append)
+    found = [json.loads(line) for line in lines]
+    return {each["parent"]: each for each in found if each.get("kind") == "turn_files"}
