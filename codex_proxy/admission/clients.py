@@ -153,7 +153,7 @@ class Clients:
             return client
         own = os.path.join(self._own_root, hashlib.sha256(client.name.encode()).hexdigest()[:16])
         # Commands of a turn above could change them all.
-        above = ProtectedPath("the folder of all worktrees", self._own_root, whole=False)
+        above = ProtectedPath("the folder of all worktrees (PROXY_WORKTREES)", self._own_root, whole=False)
         protected = tuple(dict.fromkeys((*client.workspace.protected, above)))
         workspace = replace(client.workspace, own=own, own_folders=self._own_root, protected=protected)
         return replace(client, workspace=workspace)
@@ -323,7 +323,7 @@ def _confine(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
         return turn
     message = (
         f"An agent turn that may write cannot work in {turn.workdir}, where {found.what} is "
-        f"({found.path}): its commands could change this server. Use another folder, or request "
+        f"({found.path}), which its commands could change. Use another folder, or request "
         "a read-only turn (`X-Codex-Sandbox: read-only`)."
     )
     if field is not None:

@@ -33,7 +33,7 @@ class SnapshotSettings(BaseModel):
         20 << 30,
         gt=0,
         description="bytes of all snapshots together, above which those of the oldest turns are removed; folders with "
-        "worktrees count apart, and above it there are no new worktrees",
+        "worktrees may have half of them, and above it there are no new worktrees",
     )
     snapshot_artifacts: str = Field(
         "",

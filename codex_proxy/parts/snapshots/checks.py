@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from collections.abc import Mapping
 
 from codex_proxy.core.checks import Check, CheckBuilder
+from codex_proxy.core.safety import is_inside
 from codex_proxy.parts import own_settings
 from codex_proxy.parts.snapshots import SnapshotSettings
 from codex_proxy.parts.snapshots.git import LEAST_VERSION, version_of
+from codex_proxy.parts.snapshots.server_part import worktrees_of
 from codex_proxy.settings.fields import Settings
 
 
@@ -17,7 +20,18 @@ async def checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
     """Checks the program `git`, if snapshots are on: a warning without it, for the server works without snapshots."""
     if own_settings(settings, SnapshotSettings).snapshots == "off":
         return []
-    return [await asyncio.to_thread(_check_git, environ)]
+    return [await asyncio.to_thread(_check_git, environ), *_check_worktrees(settings)]
+
+
+def _check_worktrees(settings: Settings) -> list[Check]:
+    """Fails if the folder of all worktrees lies where turns would work, which could change those of other keys."""
+    folder = os.path.realpath(settings.workdir)
+    worktrees = worktrees_of(settings)
+    if not is_inside(worktrees, folder):
+        return []
+    check = CheckBuilder("worktrees", folder=worktrees)
+    message = f"It lies in {folder}: no turn that may write works there."
+    return [check.failed(message, "Set PROXY_WORKTREES to a folder outside of it.")]
 
 
 def _check_git(environ: Mapping[str, str]) -> Check:

@@ -75,6 +75,7 @@ def _environment() -> dict[str, str]:
         "GIT_ATTR_NOSYSTEM": "1",
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_DEFAULT_REF_FORMAT": "files",  # `has_refs` reads them
         "GIT_NO_REPLACE_OBJECTS": "1",
         # A repository can name a program that would fetch its missing objects. Of the two only the first is known to
         # every git, and stronger than what the repository's configuration allows.
@@ -134,6 +135,15 @@ class GitDirectory:
         """Returns all refs with their objects, or those with these names and below them."""
         told = self.run("for-each-ref", "--format=%(refname) %(objectname)", *names).decode()
         return {name: object for name, _, object in (line.partition(" ") for line in told.splitlines())}
+
+    def has_refs(self, name: str) -> bool:
+        """Whether there is a ref below this name (`refs/.../`), without a process."""
+        if any(each.is_file() for each in self.path.joinpath(name).rglob("*")):
+            return True
+        try:
+            return f" {name}".encode() in (self.path / "packed-refs").read_bytes()
+        except FileNotFoundError:
+            return False
 
     def repack(self) -> None:
         """Makes one pack of all objects that a ref reaches, and removes the others."""

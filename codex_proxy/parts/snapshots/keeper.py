@@ -315,13 +315,14 @@ class Keeper:
 
     async def _make_room(self) -> None:
         """Removes what is kept of the oldest turns while all snapshots together have too many bytes. Folders with
-        worktrees count apart: what these need stays, and would push out the snapshots of all other folders.
+        worktrees have half of them: what these need stays, and would push out the snapshots of all other folders.
         """
-        for places in await in_thread(self._places):
-            await self._make_room_in(places)
+        places, apart = await in_thread(self._places)
+        await self._make_room_in(apart, self._max_total // 2)
+        await self._make_room_in(places, self._room_beside(await in_thread(partial(self._bytes_of, apart))))
 
-    async def _make_room_in(self, places: set[str]) -> None:
-        while (await in_thread(partial(self._bytes_of, places))) > self._max_total:
+    async def _make_room_in(self, places: set[str], room: int) -> None:
+        while (await in_thread(partial(self._bytes_of, places))) > room:
             turns = await self._turns_by_age(places)
             oldest = turns[: max(1, len(turns) // SHARE_REMOVED)]
             if not oldest:
@@ -335,9 +336,17 @@ class Keeper:
                 await in_thread(partial(self.snapshots_of(place).remove, refs))
 
     async def _is_full(self) -> bool:
-        """Whether the snapshots of folders without worktrees have more bytes than all may have."""
-        places, _ = await in_thread(self._places)
-        return await in_thread(partial(self._bytes_of, places)) > self._max_total
+        """Whether the snapshots of folders without worktrees have more bytes than they may."""
+
+        def look() -> bool:
+            places, apart = self._places()
+            return self._bytes_of(places) > self._room_beside(self._bytes_of(apart))
+
+        return await in_thread(look)
+
+    def _room_beside(self, apart: int) -> int:
+        """Returns the bytes that folders without worktrees may have, beside those with them: at least half of all."""
+        return max(self._max_total - apart, self._max_total // 2)
 
     def _bytes_of(self, places: Iterable[str]) -> int:
         return sum(self.snapshots_of(place).git.size for place in places)
@@ -347,15 +356,13 @@ class Keeper:
         which they were made.
         """
         places = {place for place, _ in names_in(self.root)}
-        apart = {place for place in places if self.snapshots_of(place).refs(REF_OF_WORKTREES)}
+        apart = {place for place in places if self.snapshots_of(place).git.has_refs(REF_OF_WORKTREES)}
         return places - apart, apart
 
     def has_room_for_worktrees(self) -> bool:
-        """Whether the snapshots of folders with worktrees have no more bytes than all may have. Blocks. Raises
-        `GitError`, and `OSError`.
-        """
+        """Whether the snapshots of folders with worktrees have no more than half of the bytes. Blocks."""
         _, places = self._places()
-        return self._bytes_of(places) <= self._max_total
+        return self._bytes_of(places) <= self._max_total // 2
 
     async def _turns_by_age(
         self, places: Container[str]

@@ -49,7 +49,7 @@ class SnapshotsPart(ServerPart):
         own = own_settings(self._settings, SnapshotSettings)
         app[KEEPER] = keeper = Keeper(self._program, root, self._store, own, app[CLOCK])
         app[FILES_OF_TURNS] = FilesOfForks(keeper)
-        worktrees = _worktrees_of(self._settings)
+        worktrees = worktrees_of(self._settings)
         app[CLIENTS].add_own_folders(worktrees)
         app[WORKTREES] = made = SessionWorktrees(keeper, self._store, worktrees)
         if own.snapshot_artifacts:
@@ -64,7 +64,7 @@ def folder_of_snapshots(settings: Settings) -> Path:
     return settings.state_dir.expanduser().absolute() / "snapshots" / _name_of_store(settings)
 
 
-def _worktrees_of(settings: Settings) -> str:
+def worktrees_of(settings: Settings) -> str:
     """Returns the folder of all worktrees, without links: one for each store. It is outside of the state folder, in
     which agents may neither read nor write.
     """
