@@ -4,6 +4,7 @@ CONFLICT, NOT_ALLOWED for a key that may not write. Source: docs/snapshots.md.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 from functools import partial
@@ -46,6 +47,8 @@ MAX_REVERTED: Final = 1000
 """Maximum paths of an answer."""
 MAX_SEARCHED: Final = 1000
 """Maximum turns among which those of a request are found."""
+UNWRITABLE: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT})
+"""The errors of a folder or disk that takes no files: its owner can change that."""
 MAX_PATCH: Final = 32 << 20
 """Maximum bytes of a patch."""
 PATCH_TYPE: Final = "text/x-patch"
@@ -194,7 +197,11 @@ async def revert_turn(request: web.Request) -> web.Response:
         raise _changed_since(error.paths, force=given.force) from None
     except SnapshotError as error:
         raise conflict(f"What would be overwritten cannot be kept: {error}.") from None
-    except (GitError, OSError) as error:
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            raise _unreadable(error) from error
+        raise conflict(f"The files of the turn cannot be written: {error.strerror}.") from None
+    except GitError as error:
         raise _unreadable(error) from error
     log.info("turn_reverted", session=turn.session, turn=turn.id, files=len(done.paths))
     reverted = wire.TurnReverted(

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
+import pytest
+
+from codex_proxy.parts.snapshots import reverting
 from tests.parts.snapshots.working import Worker, snapshot_proxy
 
 
@@ -117,3 +122,24 @@ async def test_what_force_has_kept_is_left_out_by_the_next_turn(tmp_path: Path) 
         (folder / "made").write_text("1")
         next_turn = await worker.turn(lambda: (folder / "made").write_text("2"))
         assert (await worker.changes(next_turn))["data"] == []
+
+
+async def test_a_read_only_mount_is_told_and_the_turn_is_taken_back_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        worker = Worker(client, folder)
+        turn = await worker.turn(lambda: (folder / "a").write_text("1"))
+        with monkeypatch.context() as patched:
+            patched.setattr(reverting, "write_changes", read_only)
+            refused = await worker.revert(turn)
+        assert (refused.status, refused.error["message"]) == (
+            409,
+            "The files of the turn cannot be written: Read-only file system.",
+        )
+        assert (folder / "a").exists()
+        assert (await worker.revert(turn)).status == 200
+        assert not (folder / "a").exists()
