@@ -361,9 +361,9 @@ def store_export(settings: Any, output: Path) -> None:
     from codex_proxy.commands.store import export, export_to
 
     if str(output) == "-":
-        count = asyncio.run(export(settings, sys.stdout.buffer.write))
+        count = asyncio.run(export(settings, sys.stdout.buffer.write, os.environ))
     else:
-        count = asyncio.run(export_to(settings, output))
+        count = asyncio.run(export_to(settings, output, os.environ))
     _print(f"{count} objects", err=True)
 
 

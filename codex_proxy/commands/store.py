@@ -94,18 +94,22 @@ async def _id_of(row: Mapping[str, Any], store: Store) -> object:
     return row["id"] if "id" in row else row["key"].hex().upper()
 
 
-async def export(settings: Settings, write: Callable[[bytes], object]) -> int:
+async def export(settings: Settings, write: Callable[[bytes], object], environ: Mapping[str, str]) -> int:
     """Calls `write` with a line of JSON for each object; returns their number."""
-    more = {kind: fields for of_part in declared("exported") for kind, fields in of_part(settings).items()}
+    more = {
+        kind: fields
+        for of_part in declared("exported")
+        for kind, fields in of_part(settings, environ).items()
+    }
     async with existing_store(settings) as store:
         return await store.export(write, more)
 
 
-async def export_to(settings: Settings, output: Path) -> int:
+async def export_to(settings: Settings, output: Path, environ: Mapping[str, str]) -> int:
     """Exports into a file, replaced when complete."""
     try:
         with replace_file(output) as file:
-            return await export(settings, file.write)
+            return await export(settings, file.write, environ)
     except OSError as error:
         raise UserError(f"{output} cannot be written: {error.strerror}") from error
 

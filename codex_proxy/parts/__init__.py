@@ -95,8 +95,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     """A function of the settings and the environment, which returns the part's checks for `doctor` when it is awaited.
     """
     exported: str = ""
-    """A function of the settings, which `store export` asks: for kinds of records it returns a function of the record's
-    JSON, which returns fields that are added to its line.
+    """A function of the settings and the environment, which `store export` asks: for kinds of records it returns a
+    function of the record's JSON, which returns fields that are added to its line.
     """
     server: str = ""
     """A function of the settings and the environment, which returns the `ServerPart` of one server, or None if no

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -22,9 +21,9 @@ MAX_PATCH: Final = 1 << 20
 """Maximum bytes of a patch."""
 
 
-def exported(settings: Settings) -> Mapping[str, MoreFields]:
+def exported(settings: Settings, environ: Mapping[str, str]) -> Mapping[str, MoreFields]:
     """Returns what adds the patches, by the kind of record."""
-    return {KIND: partial(_fields, git_on_path(os.environ), folder_of_snapshots(settings))}
+    return {KIND: partial(_fields, git_on_path(environ), folder_of_snapshots(settings))}
 
 
 def _fields(program: str, root: Path, json: bytes) -> dict[str, object]:

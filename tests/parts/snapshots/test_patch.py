@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from base64 import b64decode
 from pathlib import Path
@@ -104,6 +105,6 @@ async def test_an_export_of_the_store_has_the_patch_of_each_turn(
 async def exported_turns(settings: Settings) -> dict[str, Any]:
     """The exported lines of the files of turns, by the turn."""
     lines: list[bytes] = []
-    await export(settings, lines.append)
+    await export(settings, lines.append, os.environ)
     found = [json.loads(line) for line in lines]
     return {each["parent"]: each for each in found if each.get("kind") == "turn_files"}
