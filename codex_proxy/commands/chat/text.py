@@ -150,10 +150,15 @@ def folded(text: str, more: str, most: int = FOLDED_LINES) -> Iterator[str]:
 
 def diff_line(text: str, kind: str = "update") -> Text:
     """Returns a line of a diff, or of a whole file that is added or deleted (`kind`)."""
+    mark, style = _mark_and_style(text, kind)
+    return line(mark + text, style)
+
+
+def _mark_and_style(text: str, kind: str) -> tuple[str, str]:
+    """Returns what a line of a diff lacks at its beginning, and its style."""
     sign = {"add": "+", "delete": "-"}.get(kind, text[:1])
     style = {"+": "green", "-": "red", "@": "cyan"}.get(sign, "dim")
-    mark = sign if kind in ("add", "delete") and not text.startswith(sign) else ""
-    return line(mark + text, style)
+    return sign if kind in ("add", "delete") and not text.startswith(sign) else "", style
 
 
 _CHANGE: Final = re.compile(r"(add|delete|update) (\S.*)")
@@ -208,7 +213,8 @@ def ask_lines(ask: dict[str, Any]) -> Iterator[Text]:
         if change.get("moved_to"):
             yield from exact(change["moved_to"], "bold", "  moved to ")
         for each in change["diff"].rstrip("\n").split("\n"):
-            yield from exact(each, str(diff_line(each, kind).style), "  ")
+            mark, style = _mark_and_style(each, kind)
+            yield from exact(mark + each, style, "  ")
     for asked in fields_of(ask):
         needed = " (required)" if asked.get("required") else ""
         yield from exact(asked["title"] + needed, "bold", "  asks for: ")

@@ -274,7 +274,8 @@ def _details(kind: ActivityKind, tool: str, said: str, input: msgspec.Raw | None
     if kind == "command":
         return ActionDetails(command=said)
     if kind == "file_change":
-        return ActionDetails(changes=(FileDiff(said),))
+        told = asked_details(tool, input, "") if input else None
+        return ActionDetails(changes=(FileDiff(said, diff=told.changes[0].diff if told else ""),))
     if kind == "plan":
         plan = _plan(input)
         return ActionDetails(plan=plan) if plan else None

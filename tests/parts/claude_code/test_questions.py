@@ -12,7 +12,7 @@ from codex_proxy.agents.dialect import Decision
 from codex_proxy.core.events import ApprovalRequested
 from codex_proxy.core.items import ActionDetails, FileDiff
 from codex_proxy.core.turn import Sandbox
-from codex_proxy.parts.claude_code.calls import UNCONFINED, asked_details
+from codex_proxy.parts.claude_code.calls import UNCONFINED, activity, asked_details
 from codex_proxy.parts.claude_code.claude_dialect import DENIED_BY_CLIENT, ClaudeCodeTurn
 from codex_proxy.parts.claude_code.launch import LaunchKey, claude_argv
 from tests.parts.claude_code.replayer import output_lines, recorded_turn
@@ -48,6 +48,12 @@ from tests.parts.claude_code.replayer import output_lines, recorded_turn
 )
 def test_each_tool_is_told_in_full(tool: str, given: Any, details: ActionDetails | None) -> None:
     assert asked_details(tool, msgspec.Raw(json.dumps(given).encode()), "/w") == details
+
+
+def test_the_item_of_a_change_has_its_diff() -> None:
+    given = msgspec.Raw(json.dumps({"file_path": "/w/a", "old_string": "a", "new_string": "b"}).encode())
+    assert activity("i", "Edit", given).details == ActionDetails(changes=(FileDiff("/w/a", diff="-a\n+b\n"),))
+    assert activity("i", "Edit", None).details == ActionDetails(changes=(FileDiff(""),))
 
 
 def test_only_where_the_client_is_asked_edits_are_asked_for() -> None:
