@@ -13,7 +13,7 @@ import msgspec
 
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.json_values import objects_in, text_at, value_at
-from codex_proxy.core.shown_text import excerpt, number_text
+from codex_proxy.core.shown_text import escape, excerpt, number_text
 
 FieldType: TypeAlias = Literal["text", "number", "integer", "boolean", "choice", "choices"]
 Value: TypeAlias = str | int | float | bool | list[str]
@@ -90,6 +90,43 @@ def read_form(schema: object) -> tuple[FormField, ...]:
         raise FormError(f"the form requires the field '{excerpt(min(missing))}', which it does not have")
     needed = frozenset(required)
     return tuple(_field(name, given, required=name in needed) for name, given in properties.items())
+
+
+def form_schema(fields: Sequence[FormField]) -> dict[str, Any]:
+    """Returns the JSON Schema with which an MCP server asks for the same fields. No title and no description in it has
+    a character that cannot be seen.
+    """
+    return {
+        "type": "object",
+        "properties": {field.name: _property(field) for field in fields},
+        "required": [field.name for field in fields if field.required],
+    }
+
+
+def _property(field: FormField) -> dict[str, Any]:
+    type = next(name for name, of in _TYPES.items() if of == _TYPE_OF_CHOICE.get(field.type, field.type))
+    least, most = _BOUNDS[field.type]
+    found: dict[str, Any] = {"type": type, "title": escape(field.title)}
+    if field.description:
+        found["description"] = escape(field.description)
+    bounds = {least: field.minimum, most: field.maximum}
+    found |= {name: bound for name, bound in bounds.items() if bound is not None}
+    titled = [{"const": each.value, "title": escape(each.title)} for each in field.options]
+    if all(each.value == each.title for each in field.options):
+        choices: dict[str, Any] = {"enum": [each.value for each in field.options]}
+    else:
+        choices = {"anyOf" if field.type == "choices" else "oneOf": titled}
+    if field.type == "choices":
+        found["items"] = {"type": "string", **choices} if "enum" in choices else choices
+    elif field.type == "choice":
+        found |= choices
+    if field.default is not None:
+        found["default"] = field.default
+    return found
+
+
+_TYPE_OF_CHOICE: Final[Mapping[FieldType, FieldType]] = {"choice": "text"}
+"""A choice is a text of which JSON Schema lists the values."""
 
 
 def _field(name: str, given: object, *, required: bool) -> FormField:

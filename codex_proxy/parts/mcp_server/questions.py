@@ -15,6 +15,7 @@ from mcp.server.context import ServerRequestContext
 from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from codex_proxy.agents.shared.forms import form_schema
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.interfaces import keep_until_done
 from codex_proxy.core.json_values import encode_json
@@ -44,21 +45,31 @@ SCHEMA: Final[dict[str, Any]] = {
     "required": ["decision"],
 }
 
+DECISION, VALUES = "decision", "values"
+"""What a form asks for."""
+
 Context = ServerRequestContext[Any, Any]
 
 
 def text_of(session: Session, ask: Ask) -> str:
-    """Returns the text of a form: what is asked, to the letter, and its digest. Empty if it is too long, or needs more
-    than a decision.
-    """
+    """Returns the text of a form: what is asked, to the letter, and its digest. Empty if it is too long."""
     if ask.fields:
-        return ""
+        text = (
+            f"The agent of the session {escape(title_of(session))!r} asks you for values.\n"
+            f"{escape(ask.arguments['message'])}\nSHA-256: {ask.digest}"
+        )
+        return text if len(text) + len(encode_json(schema_of(ask))) <= MAX_SHOWN else ""
     arguments = escape_json(encode_json(ask.arguments).decode())
     text = (
         f"The agent of the session {escape(title_of(session))!r} asks for permission.\n"
         f"{escape(ask.server_label)}.{escape(ask.name)}\n{arguments}\nSHA-256: {ask.digest}"
     )
     return text if len(text) <= MAX_SHOWN else ""
+
+
+def schema_of(ask: Ask) -> dict[str, Any]:
+    """Returns what a form asks for: a decision, or the values that the agent wants."""
+    return form_schema(ask.fields) if ask.fields else SCHEMA
 
 
 def has_forms(context: Context, caller: Caller) -> bool:
@@ -94,9 +105,10 @@ class Persons:
         sessions, owner = caller.sessions, caller.owner
         asks, modern = has_forms(context, caller), context.protocol_version in MODERN_PROTOCOL_VERSIONS
         for name, answer in (answers or {}).items() if asks else ():
-            request_id, _, digest = name.rpartition(".")
+            question, _, wants = name.rpartition(".")
+            request_id, _, digest = question.rpartition(".")
             try:
-                await _answer(caller, id, request_id, digest, answer)
+                await _answer(caller, id, request_id, digest, answer, has_fields=wants == VALUES)
             except Fault as fault:  # another one has answered, or the question is another one now
                 log.info("form_without_effect", session=id, reason=fault.failure.kind.name)
 
@@ -138,8 +150,10 @@ class Persons:
         """Puts a question to the person, for as long as the client is connected."""
         key, closed = (caller.owner, ask.request_id), False
         try:
-            answer = await context.session.elicit_form(text, SCHEMA, context.request_id)
-            closed = not await _answer(caller, session, ask.request_id, ask.digest, answer)
+            answer = await context.session.elicit_form(text, schema_of(ask), context.request_id)
+            closed = not await _answer(
+                caller, session, ask.request_id, ask.digest, answer, has_fields=bool(ask.fields)
+            )
         except Exception as error:  # noqa: BLE001 - the client has left or broken MCP, or another one has answered
             log.info("form_without_effect", session=session, reason=type(error).__name__)
         finally:
@@ -160,29 +174,33 @@ class Persons:
 
 
 def _forms(session: Session) -> dict[str, ElicitRequest]:
-    """Returns a form for each open question, by a name that has its id and its digest."""
-    found = {f"{ask.request_id}.{ask.digest}": text_of(session, ask) for ask in session.open_asks}
+    """Returns a form for each open question, by a name that has its id, its digest, and what it asks for."""
+    found = [(ask, text) for ask in session.open_asks if (text := text_of(session, ask))]
     return {
-        name: ElicitRequest(params=ElicitRequestFormParams(message=text, requested_schema=SCHEMA))
-        for name, text in found.items()
-        if text
+        f"{ask.request_id}.{ask.digest}.{VALUES if ask.fields else DECISION}": ElicitRequest(
+            params=ElicitRequestFormParams(message=text, requested_schema=schema_of(ask))
+        )
+        for ask, text in found
     }
 
 
-async def _answer(caller: Caller, session: str, request_id: str, digest: str, answer: object) -> bool:
-    """Passes on what a person has decided; returns whether anything was. Raises `Fault`, also for a question that is
-    not the one that was shown.
+async def _answer(
+    caller: Caller, session: str, request_id: str, digest: str, answer: object, *, has_fields: bool
+) -> bool:
+    """Passes on what a person has decided, and the values if the form `has_fields`; returns whether anything was.
+    Raises `Fault`, also for a question that is not the one that was shown, and for values that do not fit.
     """
-    choice = _choice(answer)
-    if choice is None:
+    if not isinstance(answer, ElicitResult) or answer.action == "cancel":
         return False
-    approval = Approval(request_id, choice, digest=digest, by_approver=caller.client.may_approve)
+    choice = _choice(answer, has_fields=has_fields)
+    content = dict(answer.content or {}) if has_fields and choice == "approve" else {}
+    approval = Approval(
+        request_id, choice, digest=digest, content=content, by_approver=caller.client.may_approve
+    )
     await caller.sessions.run(caller.sessions.submit(caller.owner, session, [approval], None))
     return True
 
 
-def _choice(answer: object) -> Literal["approve", "deny"] | None:
-    if not isinstance(answer, ElicitResult) or answer.action == "cancel":
-        return None
-    approved = answer.action == "accept" and (answer.content or {}).get("decision") == "approve"
-    return "approve" if approved else "deny"
+def _choice(answer: ElicitResult, *, has_fields: bool) -> Literal["approve", "deny"]:
+    decided = has_fields or (answer.content or {}).get("decision") == "approve"
+    return "approve" if answer.action == "accept" and decided else "deny"

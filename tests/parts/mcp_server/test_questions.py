@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from tests.parts.mcp_server.test_stdio import connected
 from tests.parts.sessions.approving import ASKING, KEY, START_KEY, answer, keyless_proxy, shown
 from tests.parts.sessions.driving import AgentsClient
 from tests.parts.sessions.test_approvals import with_keys
+from tests.parts.test_forms_of_acp_programs import FORM, GIVEN, prompt
 from tests.waiting import PATIENCE, eventually
 
 ASKS = "[[fake:approval]]"
@@ -34,6 +36,7 @@ class Person:
     def __init__(self, **answer: Any) -> None:
         self.answer = answer
         self.shown: list[str] = []
+        self.schemas: list[dict[str, Any]] = []
         self.withdrawn = False
         self.may_decide = asyncio.Event()
         self.may_decide.set()
@@ -41,6 +44,7 @@ class Person:
     async def __call__(self, context: Any, params: Any) -> ElicitResult:
         assert isinstance(params, ElicitRequestFormParams)
         self.shown.append(params.message)
+        self.schemas.append(params.requested_schema)
         try:
             await self.may_decide.wait()
         except asyncio.CancelledError:
@@ -67,6 +71,13 @@ async def commands(proxy: Proxy, id: str, key: str = KEY) -> list[str]:
     """The states of the commands of a session."""
     items = await AgentsClient(proxy, key).all(f"/sessions/{id}/items")
     return [item["status"] for item in items if item["type"] == "command_execution"]
+
+
+async def answered(proxy: Proxy, id: str) -> Any:
+    """The answer to its form, which the agent of a session repeats."""
+    items = await AgentsClient(proxy, KEY).all(f"/sessions/{id}/items")
+    texts = [part["text"] for item in items if item["type"] == "message" for part in item["content"]]
+    return json.loads(next(text for text in texts if text.startswith('{"action"')).partition("} ")[0] + "}")
 
 
 @BOTH
@@ -105,6 +116,48 @@ async def test_over_stdio_too_the_person_decides(asking: Proxy, mode: str) -> No
         id = await started(client)
         assert (await called(client, "wait_session", session_id=id))["state"] == "finished"
     assert (await commands(asking, id))[0] == "completed"
+
+
+@BOTH
+async def test_the_person_fills_in_a_form_of_an_acp_program(tmp_path: Path, mode: str) -> None:
+    person = Person(action="accept", content=GIVEN)
+    async with (
+        fake_proxy(tmp_path, **{**ASKING, "fake_dialect": "acp"}) as proxy,
+        mcp_client(proxy, KEY, mode=mode, elicitation_callback=person) as client,
+    ):
+        id = await started(client, prompt(FORM))
+        assert (await called(client, "wait_session", session_id=id))["state"] == "finished"
+        assert await answered(proxy, id) == {"action": "accept", "content": GIVEN}
+    (shown,), (schema,) = person.shown, person.schemas
+    assert "Where to?" in shown
+    assert schema["required"] == ["city"]
+    wanted = FORM["requestedSchema"]["properties"]
+    assert {name: schema["properties"][name] | wanted[name] for name in wanted} == schema["properties"]
+
+
+async def test_values_that_do_not_fit_are_asked_for_again(tmp_path: Path) -> None:
+    person = Person(action="accept", content={"city": "O"})
+    async with (
+        fake_proxy(tmp_path, **{**ASKING, "fake_dialect": "acp"}) as proxy,
+        mcp_client(proxy, KEY, mode=OLD, elicitation_callback=person) as client,
+    ):
+        id = await started(client, prompt(FORM))
+        waits = await called(client, "wait_session", session_id=id)
+        assert waits["state"] == "waits_for_a_person"
+        person.answer = {"action": "accept", "content": {"city": "Oslo"}}
+        assert (await called(client, "wait_session", session_id=id))["state"] == "finished"
+
+
+@BOTH
+async def test_a_form_of_an_acp_program_is_declined(tmp_path: Path, mode: str) -> None:
+    person = Person(action="decline")
+    async with (
+        fake_proxy(tmp_path, **{**ASKING, "fake_dialect": "acp"}) as proxy,
+        mcp_client(proxy, KEY, mode=mode, elicitation_callback=person) as client,
+    ):
+        id = await started(client, prompt(FORM))
+        await called(client, "wait_session", session_id=id)
+        assert await answered(proxy, id) == {"action": "decline"}
 
 
 @BOTH
