@@ -22,6 +22,7 @@ from codex_proxy.app.server import Server
 from codex_proxy.parts.acp.presets import PRESETS
 from codex_proxy.settings.fields import Settings
 from tests.real.proxy import serve
+from tests.waiting import PATIENCE
 
 AGENTS = [
     pytest.param(
@@ -48,6 +49,12 @@ SHELL: dict[str, tuple[str, dict[str, Any]]] = {
     "kimi": ("Bash", {"command": "touch made.txt"}),
 }
 """What a model of each agent calls to run a command that makes a file."""
+
+
+ANSWER_SECONDS = 4 * PATIENCE
+"""How long an answer may take. The first one of `opencode` costs eight seconds of a processor, of any home, and a turn
+that is confined starts it twice: with ten programs beside it on two processors that is more than `PATIENCE`.
+"""
 
 
 def environment_of(agent: str, folder: Path, url: str) -> dict[str, str]:
@@ -124,8 +131,8 @@ async def acp_proxy(
         "acp": {"env": "MOCK_KEY"},
     }
     environment = environment_of(agent, folder, url) if signed_in else signed_out_environment(folder)
-    async with serve(Settings(**(given | more)), environment) as running:
-        yield running
+    async with serve(Settings(**(given | more)), environment) as (client, server):
+        yield client.with_options(timeout=ANSWER_SECONDS), server
 
 
 def agent_processes() -> list[psutil.Process]:
