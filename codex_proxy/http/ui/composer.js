@@ -105,7 +105,7 @@ export function composer({ choices, models, stop, sent, changed }) {
   const text = h("textarea", { rows: "3", "aria-label": "Message", placeholder: "Ask for something. Enter sends, Shift+Enter begins a line." });
   const attached = h("ul", { class: "attached", "aria-label": "Goes with the message" });
   const send = h("button", { class: "main" }, "Send");
-  const halt = h("button", { type: "button", hidden: true, onclick: () => stop().catch(fail) }, "Stop");
+  const halt = h("button", { type: "button", hidden: true, onclick: () => { if (matchMedia("(pointer: fine)").matches) text.focus(); stop().catch(fail); } }, "Stop");
   const picker = h("input", { type: "file", multiple: true, hidden: true, onchange: () => add(picker.files) });
   const attach = h("button", { type: "button", onclick: () => picker.click() }, "Attach");
   const settings = h("div", { class: "settings row" });

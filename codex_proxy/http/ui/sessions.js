@@ -107,7 +107,8 @@ async function makePane(signal) {
   }
 
   function open(id) {
-    element.classList.toggle("chosen", location.hash.includes("/"));
+    const nothingToChoose = !current.id && !first.data.length;
+    element.classList.toggle("chosen", nothingToChoose || location.hash.includes("/"));
     if (id === current.id) return requestAnimationFrame(() => current.talk?.restore());
     current.talk?.close();
     const ready = watch(id === NEW ? "" : id);
@@ -370,7 +371,7 @@ function sessionAbout() {
   const progress = h("summary", {});
   const plan = h("details", { class: "plan", open: true }, progress, steps);
   const waiting = h("ul", {});
-  const queue = h("div", { class: "queued" }, h("h3", {}, "Waiting for their turn"), waiting);
+  const queue = h("div", { class: "queued" }, h("h3", {}, "Not read by the agent yet"), waiting);
   const meter = h("p", { class: "soft meter" });
   const shownNow = new Map();
   /** Calls `make` if a value has changed since the last time: what is looked at is not made anew. */

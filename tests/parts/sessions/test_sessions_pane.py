@@ -110,7 +110,7 @@ async def test_messages_that_wait_are_shown_until_their_turn_begins(browser: Bro
     async with page_server(tmp_path) as proxy, open_page(browser, proxy) as page:
         await begin(page, HANGS, "Hello")
         await say(page, "What comes next?")
-        waiting = page.get_by_role("heading", name="Waiting for their turn")
+        waiting = page.get_by_role("heading", name="Not read by the agent yet")
         await expect(waiting).to_be_visible()
         await expect(page.locator(".queued").get_by_text("What comes next?")).to_be_visible()
         await page.get_by_role("button", name="Stop").click()
@@ -569,11 +569,36 @@ async def test_the_sessions_have_names_for_screen_readers_and_enough_contrast(
             await ended(page)
 
 
+async def test_on_a_phone_a_new_user_sees_a_conversation_first_and_later_the_list(
+    browser: Browser, tmp_path: Path
+) -> None:
+    view = {"width": 360, "height": 740}
+    async with page_server(tmp_path) as proxy, open_page(browser, proxy, viewport=view) as page:
+        await expect(page.get_by_text("What shall the agent do?")).to_be_visible()
+        await expect(page.get_by_text("There is no session yet.")).to_be_hidden()
+        await begin(page)
+        await ended(page)
+        await say(page, HANGS)
+        for name in ("Attach", "Stop", "Steer"):
+            box = await page.get_by_role("button", name=name).bounding_box()
+            assert box is not None
+            assert box["x"] + box["width"] <= 360, name
+        talk = await page.locator(".talk").bounding_box()
+        assert talk is not None
+        assert talk["height"] > 740 * 0.45
+        await page.get_by_role("button", name="Stop").click()
+        await expect(page.get_by_role("textbox", name="Message")).to_be_focused()
+        await page.locator(".back").click()
+        await expect(entry(page, "Hello.")).to_be_visible()
+        await expect(page.get_by_role("textbox", name="Message")).to_be_hidden()
+        await page.reload()
+        await expect(entry(page, "Hello.")).to_be_visible()
+
+
 @pytest.mark.parametrize("width", [360, 3840])
 async def test_the_sessions_fit_the_window(browser: Browser, tmp_path: Path, width: int) -> None:
     view = {"width": width, "height": 700}
     async with page_server(tmp_path) as proxy, open_page(browser, proxy, viewport=view) as page:
-        await page.get_by_role("link", name="New session").click()
         await begin(page, "W" * 300)
         size = "[document.documentElement.scrollWidth, document.querySelector('.talk').scrollWidth]"
         assert max(await page.evaluate(size)) <= width
