@@ -33,7 +33,7 @@ FALLBACK_KINDS: Final = frozenset({
 """The failures after which the next target is asked: the agent's or its account's, not the request's."""
 
 
-class Route(BaseModel, extra="forbid", frozen=True):
+class Route(BaseModel, extra="forbid", frozen=True, defer_build=True):
     """One `[routes.NAME]`: which model answers the requests that match all conditions; None matches any."""
 
     to: str = Field(description="the model that answers: `AGENT/MODEL`, or any name of `GET /v1/models`")

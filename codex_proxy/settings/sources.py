@@ -41,6 +41,7 @@ class SourcedSettings(BaseSettings):
         env_nested_max_split=1,
         extra="ignore",
         populate_by_name=True,
+        defer_build=True,  # of the classes that others inherit from, only the last one is used
         env_ignore_empty=True,
         loc_by_alias=False,  # errors name the setting
     )

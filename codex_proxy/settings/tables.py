@@ -40,7 +40,7 @@ def from_variables(*variables: str, **more: Any) -> Any:
     return Field(validation_alias=AliasChoices(*variables), **more)
 
 
-class SettingsTable(BaseModel, extra="forbid", frozen=True):
+class SettingsTable(BaseModel, extra="forbid", frozen=True, defer_build=True):
     @field_validator("*", mode="before")
     @classmethod
     def _join_list(cls, value: Any, info: ValidationInfo) -> Any:
@@ -54,7 +54,7 @@ class WebhookTable(SettingsTable):
     secret: SecretStr | None = Field(None, description="secret that signs webhooks (`whsec_...`)")
 
 
-class AgentTable(BaseModel, extra="allow", frozen=True):
+class AgentTable(BaseModel, extra="allow", frozen=True, defer_build=True):
     """One `[agents.NAME]`: its `agent`, and settings of its own."""
 
     agent: str | None = Field(

@@ -24,7 +24,7 @@ class AcpTable(SettingsTable):
     )
 
 
-class AcpSettings(BaseModel):
+class AcpSettings(BaseModel, defer_build=True):
     acp: AcpTable = Field(AcpTable(), description="the program of an ACP agent")
 
 

@@ -23,7 +23,7 @@ class CassetteError(UserError):
     """Cassettes cannot be recorded or read. The text names file and line, and what to do."""
 
 
-class CassetteTable(BaseModel, extra="forbid", frozen=True):
+class CassetteTable(BaseModel, extra="forbid", frozen=True, defer_build=True):
     """`[cassettes]`: recording and replaying. With both, the agent answers what no cassette does, and
     is recorded.
     """
@@ -48,7 +48,7 @@ class CassetteTable(BaseModel, extra="forbid", frozen=True):
     )
 
 
-class CassettesSettings(BaseModel):
+class CassettesSettings(BaseModel, defer_build=True):
     cassettes: CassetteTable = Field(CassetteTable(), description="recording and replaying")
 
 

@@ -8,7 +8,7 @@ from codex_proxy.parts import Flag, Part
 from codex_proxy.settings.tables import from_variables
 
 
-class ClaudeCodeSettings(BaseModel):
+class ClaudeCodeSettings(BaseModel, defer_build=True):
     claude_bin: str | None = from_variables(
         "CLAUDE_BIN", default=None, description="path of Claude Code's program; unset: `claude` on PATH"
     )

@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 from codex_proxy.parts import Part
 
 
-class FilesTable(BaseModel, extra="forbid", frozen=True):
+class FilesTable(BaseModel, extra="forbid", frozen=True, defer_build=True):
     """`[files]`: how much may be uploaded."""
 
     max_bytes: int = Field(
@@ -18,7 +18,7 @@ class FilesTable(BaseModel, extra="forbid", frozen=True):
     quota: int = Field(4 << 30, gt=0, description="maximum bytes of all files of a key")
 
 
-class FilesSettings(BaseModel):
+class FilesSettings(BaseModel, defer_build=True):
     files: FilesTable = Field(FilesTable(), description="how much may be uploaded")
 
 

@@ -11,7 +11,7 @@ from codex_proxy.parts import Flag, Part
 _POSTGRESQL: Final = "codex_proxy.parts.machines.postgresql.store:PostgresStore"
 
 
-class MachinesSettings(BaseModel):
+class MachinesSettings(BaseModel, defer_build=True):
     workers: int = Field(
         1,
         ge=1,

@@ -2,8 +2,6 @@
 served is refused with a sentence. Source: docs/managed-agents.md, Anthropic's own types for the fields.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import Field

@@ -2,8 +2,6 @@
 INVALID_REQUEST. Source: docs/managed-agents.md, Anthropic's own types for the fields.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import Field

@@ -9,7 +9,7 @@ from codex_proxy.parts import Flag, Part
 from codex_proxy.settings.tables import from_variables
 
 
-class McpSettings(BaseModel):
+class McpSettings(BaseModel, defer_build=True):
     mcp_config: Path | None = from_variables(
         "PROXY_MCP_CONFIG",
         "MCP_SERVERS_CONFIG_PATH",

@@ -20,7 +20,7 @@ SessionId = Annotated[str, Field(max_length=100, description="The id that start_
 Prompt = Annotated[str, Field(min_length=1, max_length=MAX_PROMPT)]
 
 
-class ToolArguments(BaseModel):
+class ToolArguments(BaseModel, defer_build=True):
     model_config = ConfigDict(extra="forbid")
 
 

@@ -33,7 +33,7 @@ BY_AGENT_HEADER: Final = "X-Codex-Agent"
 """The header of a client that is an agent of this server: `1`."""
 
 
-class JsonRpcMessage(BaseModel):
+class JsonRpcMessage(BaseModel, defer_build=True):
     """A message of MCP: a request, a notification or an answer."""
 
     jsonrpc: Literal["2.0"]

@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 from codex_proxy.parts import Part
 
 
-class SessionsSettings(BaseModel):
+class SessionsSettings(BaseModel, defer_build=True):
     action_timeout: float = Field(
         86400.0,
         gt=0,

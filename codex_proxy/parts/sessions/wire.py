@@ -3,8 +3,6 @@
 docs/agents-api.md, OpenAI's own types for the fields.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, Field

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 from codex_proxy.parts import Part
 
 
-class SnapshotSettings(BaseModel):
+class SnapshotSettings(BaseModel, defer_build=True):
     snapshots: Literal["off", "sessions", "all"] = Field(
         "off",
         description="whether files are kept before and after turns that may write: of sessions, or all "

@@ -190,7 +190,7 @@ HeaderName = Annotated[str, AfterValidator(_check_header)]
 ForwardedName = Annotated[str, AfterValidator(_check_forwarded)]
 
 
-class UpstreamConfig(BaseModel, extra="forbid", frozen=True):
+class UpstreamConfig(BaseModel, extra="forbid", frozen=True, defer_build=True):
     """One `[upstreams.NAME]`: a model server ("it"), and how requests to it are made. A single upstream is
     `[upstreams.default]`.
     """

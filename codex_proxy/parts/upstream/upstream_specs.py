@@ -18,7 +18,7 @@ CLIENTS_KEY: Final = "client"
 """The value of `upstream_key` with which each client's own key is sent."""
 
 
-class UpstreamSettings(BaseModel):
+class UpstreamSettings(BaseModel, defer_build=True):
     upstreams: dict[TableName, UpstreamConfig] = Field({}, description="model servers, a table for each")
     upstream_url: str | None = from_variables(
         "PROXY_UPSTREAM_URL",

@@ -3,8 +3,6 @@ depends on settings or several fields. Sources: docs/contract.md#parameters-of-c
 docs/contract.md#messages-and-parts, OpenAI's own types for the ranges.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field

@@ -2,8 +2,6 @@
 each time. Source: docs/messages.md, requests of Claude Code 2.1.330 and of Anthropic's SDKs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, TypeAlias
 

@@ -3,8 +3,6 @@ docs/contract.md#fields-of-a-request, docs/contract.md#sampling-beyond-openais, 
 OpenAI's own types for the ranges.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field
