@@ -77,7 +77,9 @@ StopSequence: TypeAlias = Annotated[str, Field(max_length=MAX_STOP_CHARS)]
 
 
 class RequestModel(BaseModel, strict=True, extra="ignore", frozen=True, defer_build=True):
-    """The base of request models: strict types, unknown fields ignored, built when first used."""
+    """The base of request models: strict types, unknown fields ignored, built when first used. Modules with many of
+    them do not postpone their annotations (`from __future__`), which pydantic would compile one by one at the start.
+    """
 
 
 def _require_object_schema(schema: dict[str, Any]) -> dict[str, Any]:
