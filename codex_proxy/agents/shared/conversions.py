@@ -37,6 +37,7 @@ INPUT_SCHEMA: Final[Mapping[str, Any]] = {
 }
 NO_PARAMETERS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
 """The parameters of a function for which the request has none."""
+_NULL: Final = "null"
 MAX_OPENING: Final = 1000
 """Maximum characters before the input in arguments that are read as they arrive."""
 
@@ -79,6 +80,32 @@ def custom_input(arguments: str) -> str:
     """Reverses `custom_arguments`; arguments of another form stay unchanged."""
     reader = CustomInput()
     return reader.feed(arguments) + reader.close()
+
+
+def object_text(arguments: str) -> str:
+    """Returns a function's arguments: an empty object in place of none, or of `null`."""
+    return "{}" if arguments.strip() in ("", _NULL) else arguments
+
+
+class FunctionArguments:
+    """Reads a function's arguments in pieces. They are held back while they may be none, or `null`."""
+
+    def __init__(self) -> None:
+        self._held: list[str] | None = []
+        self._word = ""
+
+    def feed(self, piece: str) -> str:
+        if self._held is None:
+            return piece
+        self._held.append(piece)
+        self._word += piece.strip()
+        if _NULL.startswith(self._word):
+            return ""
+        text, self._held = "".join(self._held), None
+        return text
+
+    def close(self) -> str:
+        return "" if self._held is None else object_text("".join(self._held))
 
 
 class CustomInput:

@@ -11,9 +11,10 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 import msgspec
 from pydantic import BaseModel
 
+from codex_proxy.core.damaged_json import has_halves, without_halves
 from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, HistoryOutput, TextPart, Tool
-from codex_proxy.core.json_values import UNREADABLE
+from codex_proxy.core.json_values import UNREADABLE, without_surrogates
 from codex_proxy.core.options import AS_IS, NAMES, Api
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.tool_names import generated_name
@@ -326,10 +327,12 @@ def model_name(name: str) -> str:
 
 
 def input_of(arguments: str) -> str | None:
-    """Returns the arguments if they are a JSON object, else None."""
-    text = arguments.strip() or "{}"
+    """Returns the arguments if they are a JSON object, else None; halves of surrogate pairs become U+FFFD."""
+    data = without_surrogates(arguments.strip() or "{}").encode()
+    if has_halves(data):
+        data = without_halves(data)
     try:
-        return text.encode("utf-8").decode() if isinstance(msgspec.json.decode(text), dict) else None
+        return data.decode() if isinstance(msgspec.json.decode(data), dict) else None
     except UNREADABLE:
         return None
 

@@ -12,12 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from codex_proxy.agents.shared.conversions import object_text
 from codex_proxy.core.events import (
     ArgumentsDelta,
     Event,
     ItemEnded,
     ItemStarted,
     RawItem,
+    RefusalDelta,
     StepCompleted,
     Stop,
     TextDelta,
@@ -152,7 +154,7 @@ def call_facts(calls: Sequence[UpstreamCall]) -> list[tuple[Any, ...]]:
             call.item["call_id"],
             "custom" if call.custom else "function",
             call.item["name"],
-            "".join(call.pieces),
+            "".join(call.pieces) if call.custom else object_text("".join(call.pieces)),
         )
         for call in calls
     ]
@@ -173,6 +175,14 @@ def test_interleaved_calls_keep_their_order_ids_and_texts_however_they_are_repor
     log = logged_events(turn_with_tool(), [OK, *in_pieces(body, chance), End()])
     assert calls_in(log) == call_facts(calls)
     assert stop_of(log) == Stop.TOOL_CALLS
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("pieces", [[" ", "\n"], ["nu", "ll"], ["null"]])
+def test_arguments_that_are_none_are_an_empty_object(pieces: Sequence[str], form: Form) -> None:
+    body = answer_with([UpstreamCall(0, WEATHER.name, pieces)], form, random.Random(0))
+    ((*_, said),) = calls_in(logged_events(turn_with_tool(), [OK, body, End()]))
+    assert said == "{}"
 
 
 @given(CALLS, SEEDS, st.floats(0, 1))
@@ -330,6 +340,36 @@ def test_an_input_in_another_form_is_sent_when_it_is_complete() -> None:
         turn_with_tool(), [OK, answer_with([call], "openai", random.Random(1)), End()], dialect({"custom"})
     )
     assert calls_in(log) == [("call_1", "custom", PATCH.name, "*** Begin")]
+
+
+BARE: Final[dict[str, Any]] = {"type": "message", "id": "msg_1", "role": "assistant", "content": []}
+PART: Final = {"type": "output_text", "text": "Hello."}
+AT: Final[dict[str, Any]] = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
+
+
+def message_done(item: dict[str, Any]) -> bytes:
+    return event("response.output_item.done", item=item, output_index=0)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        event("response.content_part.done", part=PART, **AT) + message_done(BARE),
+        event("response.output_text.delta", delta="Hel", **AT)
+        + event("response.content_part.done", part=PART, **AT),
+        event("response.content_part.done", part={"type": "refusal", "refusal": "Hello."}, **AT),
+        message_done(BARE | {"content": "Hello."}),
+        message_done({"id": "msg_1", "role": "assistant", "content": [PART]}),
+        message_done({"role": "assistant", "content": "Hello."}),
+    ],
+)
+def test_a_text_that_is_in_one_place_alone_is_not_lost(said: bytes) -> None:
+    begun = event("response.output_item.added", item=BARE, output_index=0)
+    end = event("response.completed", response={"object": "response", "status": "completed", "output": []})
+    log = logged_events(turn_with_tool(), [OK, begun + said + end, End()])
+    assert "".join(each.text for each in log if isinstance(each, TextDelta | RefusalDelta)) == "Hello."
+    (raw,) = [json.loads(each.json) for each in log if isinstance(each, RawItem)]
+    assert [part.get("text") or part["refusal"] for part in raw["content"]] == ["Hello."]
 
 
 def test_text_before_a_call_and_the_end_of_the_step_stay_where_they_are() -> None:

@@ -161,6 +161,12 @@ def test_arguments_that_are_no_object_are_reported_in_one_so_that_the_tool_says_
     assert input_of(arguments) is None
 
 
+@pytest.mark.parametrize("half", ["\\ud83d", "\\uDE00", "\ud83d"])
+def test_half_of_a_pair_in_arguments_becomes_the_replacement_character(half: str) -> None:
+    (block,) = content(turn(tool_call(f'{{"a":"{half}."}}'), stop=Stop.TOOL_CALLS))
+    assert block["input"] == {"a": "\ufffd."}
+
+
 def test_numbers_of_any_size_are_arguments() -> None:
     assert input_of('{"a": 1%s}' % ("0" * 400)) is not None
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.shared.conversions import CustomInput, custom_input
+from codex_proxy.agents.shared.conversions import CustomInput, FunctionArguments, custom_input, object_text
 from codex_proxy.core.events import (
     AnnotationAdded,
     AnswerDetails,
@@ -28,7 +28,12 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.items import Activity, Item, Message, Reasoning, ToolCall, ToolKind
 from codex_proxy.core.json_values import encode_json, object_at, objects_in, text_at, without_surrogates
-from codex_proxy.parts.upstream.openai_responses.item_types import is_event, well_typed, well_typed_annotation
+from codex_proxy.parts.upstream.openai_responses.item_types import (
+    is_event,
+    known_form,
+    well_typed,
+    well_typed_annotation,
+)
 from codex_proxy.parts.upstream.openai_responses.output_items import (
     CALL,
     CALL_KEY,
@@ -82,6 +87,14 @@ _TEXT_EVENTS: Final = {
 }
 
 
+_PART_TEXTS: Final = {
+    "output_text": _TextEvent("message", "text", "content_index", "text"),
+    "refusal": _TextEvent("message", "refusal", "content_index", "refusal"),
+    "reasoning_text": _TextEvent("reasoning", "content", "content_index", "text"),
+    "summary_text": _TextEvent("reasoning", "summary", "summary_index", "text"),
+}
+"""Where the text of a complete part is, by the part's type."""
+_PART_EVENTS: Final = frozenset({"response.content_part.done", "response.reasoning_summary_part.done"})
 HOSTED_EVENTS: Final = {
     f"response.{event}": f"{event.partition('_call')[0]}_call"
     for event in (
@@ -164,6 +177,8 @@ class ResponsesAnswer:
         if of_text is not None:
             if text := text_at(event, of_text.text):
                 self._on_text(of_text, event, text, out)
+        elif kind in _PART_EVENTS:
+            self._on_part(event, out)
         elif event.get("object") == "response":
             self._end(event, _final_status(event, ""), out)
         elif kind in TERMINAL:
@@ -195,6 +210,17 @@ class ResponsesAnswer:
             out.append(TextDelta(item.id, text))
         else:
             self._add_piece(item, key, text, out)
+
+    def _on_part(self, event: Mapping[str, Any], out: list[Event]) -> None:
+        """Adds what a complete part has beyond the pieces that came. All other events say it too, if any does."""
+        part = object_at(event, "part")
+        kind = _PART_TEXTS.get(_type_of(part))
+        text = "" if kind is None else text_at(part, kind.text)
+        item = self._item_of(event, kind.family) if kind is not None and text else None
+        if kind is not None and item is not None:
+            key = kind.field, _part_number(event, kind, item, text)
+            if item.rest_of(key, text):
+                self._add_whole(item, key, text, out)
 
     def _add_late_piece(self, item: OutputItem, key: TextKey, text: str, out: list[Event]) -> None:
         """Adds a delta that comes after the whole text: a piece of that, or of another part with the same number."""
@@ -277,7 +303,7 @@ class ResponsesAnswer:
     # --- items ------------------------------------------------------------------------------------
 
     def _on_item_added(self, event: Mapping[str, Any], out: list[Event]) -> None:
-        form = object_at(event, "item")
+        form = known_form(object_at(event, "item"))
         if not form:
             return
         item_id, index = _id_of(event, form), _index_of(event)
@@ -314,14 +340,14 @@ class ResponsesAnswer:
         item.told = True
         out.append(ItemStarted(ToolCall(item.id, item.call_id, item.name, offered)))
         said = item.text(CALL_KEY)
-        if offered != kind:  # it travels as a function
-            item.reader = CustomInput()
+        if kind == "function":  # a custom tool's call may travel as one
+            item.reader = FunctionArguments() if offered == kind else CustomInput()
             said = item.reader.feed(said)
         if said:
             out.append(ArgumentsDelta(item.id, said))
 
     def _on_item_done(self, event: Mapping[str, Any], out: list[Event]) -> None:
-        form = object_at(event, "item")
+        form = known_form(object_at(event, "item"))
         item_id, index = _id_of(event, form), _index_of(event)
         if not form or self._items.is_repeated(form, item_id, index):
             return
@@ -409,13 +435,14 @@ class ResponsesAnswer:
         if not item.name:
             return
         kind = CALL_KINDS[item.kind]
-        text = item.text(CALL_KEY) or ("" if kind == "custom" else "{}")
+        text = item.text(CALL_KEY)
+        text = text if kind == "custom" else object_text(text)
         item.pieces[CALL_KEY] = [text]
         form |= {"name": item.name, "call_id": item.call_id, CALL_TEXTS[kind]: text}
         self._tell(item, out)
         if item.told:
             cut = form.get("status") == "incomplete"
-            said = text if item.reader is None else custom_input(text)
+            said = custom_input(text) if isinstance(item.reader, CustomInput) else text
             out += (FullArguments(item.id, said), ItemEnded(item.id, "incomplete" if cut else "completed"))
 
     def _give_back(self, out: list[Event]) -> None:
@@ -430,7 +457,7 @@ class ResponsesAnswer:
 
     def _end(self, response: Mapping[str, Any], status: str, out: list[Event]) -> None:
         self.status = status
-        output = objects_in(response.get("output"))
+        output = list(map(known_form, objects_in(response.get("output"))))
         for form, found in zip(output, self._items.match(output), strict=True):
             item = found or self._begin(form, text_at(form, "id"), None, implied=True)
             if item.finished:

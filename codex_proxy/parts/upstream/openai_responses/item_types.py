@@ -101,6 +101,16 @@ _OF_TYPE: Final[Mapping[str, type[msgspec.Struct]]] = {
 }
 
 
+def known_form(item: dict[str, Any]) -> dict[str, Any]:
+    """Returns an item as the API has it: with its type, if it has only a role, and a message's text in a part."""
+    if not item.get("type") and isinstance(item.get("role"), str):
+        item = {**item, "type": "message"}
+    content = item.get("content")
+    if isinstance(content, str) and item.get("type") == "message":
+        return {**item, "content": [{"type": "output_text", "text": content, "annotations": []}]}
+    return item
+
+
 def well_typed(item: dict[str, Any]) -> dict[str, Any]:
     """Returns an item whose fields have their types. A list keeps its elements that have theirs; another field of a
     wrong type gets its default value, or is left out if that is None.

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from codex_proxy.agents.shared.conversions import CustomInput
+from codex_proxy.agents.shared.conversions import CustomInput, FunctionArguments
 from codex_proxy.core.items import ToolKind
 from codex_proxy.core.json_values import canonical_json, encode_json, objects_in, text_at, without_surrogates
 
@@ -67,8 +67,8 @@ class OutputItem:
         """Whether its last events were made."""
         self.told = False
         """Whether the client has heard of this call."""
-        self.reader: CustomInput | None = None
-        """Reads the input of a custom tool's call that travels as a function."""
+        self.reader: CustomInput | FunctionArguments | None = None
+        """Reads the arguments of a function's call, or the input of a custom tool's call that travels as one."""
         self.cited = 0
         """Number of annotations that came in events."""
 
