@@ -83,15 +83,23 @@ class Stop(StrEnum):
     """The turn failed; `TurnEnded.failure` says why."""
 
 
-_ENDED_EARLY: Final = frozenset(
-    {"abort", "aborted", "cancelled", "canceled", "interrupted", "insufficient_system_resource"}
-)
-"""The words of agents and model servers (SGLang, vLLM, DeepSeek) for an answer that they have ended early."""
+CUT_OFF_STOPS: Final = frozenset({Stop.LENGTH, Stop.CONTENT_FILTER, Stop.INTERRUPTED})
+"""Ends of answers that are not whole."""
+_CUT_OFF_WORDS: Final[Mapping[Stop, str]] = {
+    Stop.LENGTH: "length max_length max_tokens max_output_tokens max_completion_tokens model_length token_limit"
+    " model_context_window_exceeded",
+    Stop.CONTENT_FILTER: "content_filter content_filtered sensitive safety recitation blocklist"
+    " prohibited_content spii guardrail_intervened",
+    Stop.INTERRUPTED: "abort aborted cancelled canceled interrupted insufficient_system_resource network_error"
+    " timeout",
+}
+"""The words of agents and model servers (SGLang, vLLM, DeepSeek, Mistral, Z.ai, Gemini, Bedrock), in any case."""
+_CUT_OFF: Final = {word: stop for stop, words in _CUT_OFF_WORDS.items() for word in words.split()}
 
 
 def stop_of(word: str) -> str:
-    """Returns `Stop.INTERRUPTED` for a word that says that an answer was ended early, else the word."""
-    return Stop.INTERRUPTED if word in _ENDED_EARLY else word
+    """Returns one of `CUT_OFF_STOPS` for a word that says that an answer was cut off, else the word."""
+    return _CUT_OFF.get(word.lower().replace(" ", "_").replace("-", "_"), word)
 
 
 Trigger = Literal["token_count", "task_complete", "provider"]

@@ -299,6 +299,25 @@ async def test_a_key_that_is_gone_ends_a_stream_that_is_passed_on(server: Upstre
     assert last["error"]["code"] == "invalid_api_key"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_of_several_choices_is_whole_when_each_has_ended(
+    stream: bool, server: Upstream, tmp_path: Path
+) -> None:
+    def of(index: int, delta: dict[str, Any], finish: str | None = None) -> bytes:
+        choice = {"index": index, "delta": delta, "finish_reason": finish}
+        return event(chunk({}) | {"choices": [choice]})
+
+    begun = of(0, {"content": "A"}) + of(1, {"content": "B"}) + of(1, {"content": "b"})
+    cut = begun + of(0, {}, "stop")
+    server.script = [cut, cut + of(1, {}, "length"), cut + DONE]
+    async with proxy_before(server.url, tmp_path, table={"retries": 0}) as proxy:
+        broken, whole, done = [await proxy.ask(request(n=2, stream=stream)) for _ in range(3)]
+    assert "upstream_disconnected" in broken.text
+    for answer in (whole, done):
+        assert "error" not in answer.text
+        assert "length" in whole.text
+
+
 # --- where this server has something to do --------------------------------------------------------
 
 

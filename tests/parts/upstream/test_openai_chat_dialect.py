@@ -17,6 +17,7 @@ from codex_proxy.agents.dialect import Ended, ToolReply
 from codex_proxy.core.events import (
     ArgumentsDelta,
     Event,
+    ItemEnded,
     ItemStarted,
     Notice,
     RawItem,
@@ -481,6 +482,25 @@ def test_secrets_and_addresses_are_cut_out_of_the_upstreams_words() -> None:
 
 
 # --- tools ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("turn", [turn_with_tool(), STRICT_TURN], ids=["streamed calls", "held calls"])
+@pytest.mark.parametrize("pieces", [[""], [" ", "\n"], ["nu", "ll"], [" null "]])
+def test_arguments_that_are_none_are_an_empty_object(pieces: Sequence[str], turn: Turn) -> None:
+    body = stream(*(call("get_weather", piece) for piece in pieces), finish="tool_calls")
+    found = summary_of(events_of(turn, [OK, body, End()]))
+    assert found["items"] == [["ToolCall", "get_weather", "{}"]]
+
+
+@pytest.mark.parametrize("finish", ["length", "content_filter", "abort"])
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [('{"city":"Ro', "incomplete"), ("", "incomplete"), ('{"city":"R"}', "completed")],
+)
+def test_a_call_whose_arguments_are_cut_off_is_incomplete(arguments: str, status: str, finish: str) -> None:
+    body = stream({"content": "Hi"}, call("get_weather", arguments), finish=finish)
+    ends = [each for each in events_of(turn_with_tool(), [OK, body, End()]) if isinstance(each, ItemEnded)]
+    assert [each.status for each in ends] == ["completed", status]
 
 
 def test_arguments_are_streamed_where_nobody_has_to_look_at_them_first() -> None:

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from codex_proxy.core.events import Usage
 from codex_proxy.parts.upstream.openai_chat.pass_through import PassThrough
-from codex_proxy.parts.upstream.stream import StreamEvent, decode_event
+from codex_proxy.parts.upstream.stream import BOM, StreamEvent, decode_event
 from tests.agents.damage import each_change
 from tests.model_server import CASES, DONE, USAGE, chunk, event, text
+from tests.parts.upstream.test_mutated_chat import message_chunk
 
 USAGE_CHUNK = event(chunk({}) | {"choices": [], "usage": USAGE})
 TRICKY = (
@@ -274,9 +276,63 @@ def test_one_object_is_passed_on_as_it_is(places: list[int]) -> None:
 
 
 def test_one_object_gets_the_name_of_the_model_and_keeps_all_else() -> None:
-    body = b'{"model": "m", "seed": 1.50, "choices": [{}]}'
+    choices = b'[{"index":0,"message":{"role":"assistant","content":"Hi"}}]'
+    body = b'{"model": "m", "seed": 1.50, "choices": %b}' % choices
     pass_through = PassThrough(stream=False, wants_usage=False, model_shown="mine")
-    assert passed_bytes(pass_through, [body]) == b'{"model":"mine","seed":1.50,"choices":[{}]}'
+    assert passed_bytes(pass_through, [body]) == b'{"model":"mine","seed":1.50,"choices":%b}' % choices
+
+
+def whole_with(choice: dict[str, Any]) -> bytes:
+    return json.dumps(WHOLE | {"created": 1, "choices": [{"finish_reason": "stop", **choice}]}).encode()
+
+
+PARTS = [
+    {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]},
+    {"type": "text", "text": "Hello"},
+]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "body",
+    [
+        event(message_chunk({"content": "Hello"}, "stop")) + DONE,
+        event(message_chunk({"content": "Hel"}, None))
+        + event(message_chunk({"content": "Hello"}, "stop"))
+        + DONE,
+        event(message_chunk({"content": "Hel"}, None))
+        + event(message_chunk({"content": "lo"}, "stop"))
+        + DONE,
+        event(chunk({"content": "Hello"})) + event(message_chunk({"content": "Hello"}, "stop")) + DONE,
+        whole_with({"delta": {"content": "Hello"}}),
+        whole_with({"message": None, "delta": {"content": "Hello"}}),
+        whole_with({"message": {"role": "assistant", "content": PARTS}}),
+        whole_with({"index": "0", "message": {"content": "Hello", "tool_calls": None}}),
+    ],
+)
+def test_a_message_and_a_delta_in_each_others_place_reach_sdks(body: bytes, stream: bool) -> None:
+    out = passed_bytes(PassThrough(stream=stream, wants_usage=True), [body])
+    if stream:
+        events = [each for each in out.split(b"\n\n") if each and b"[DONE]" not in each]
+        chunks = [ChatCompletionChunk.model_validate(json.loads(each[6:]), strict=True) for each in events]
+        said = [choice.delta.content or "" for each in chunks for choice in each.choices]
+        assert "".join(said) == "Hello"
+    else:
+        (choice,) = ChatCompletion.model_validate(json.loads(out), strict=True).choices
+        assert choice.message.content == "Hello"
+
+
+def test_choices_of_a_joined_stream_are_in_order() -> None:
+    ends = [chunk({}) | {"choices": [{"index": n, "delta": {}, "finish_reason": "stop"}]} for n in (1, 0)]
+    out = passed_bytes(PassThrough(stream=False, wants_usage=True), [*map(event, ends), DONE])
+    assert [choice["index"] for choice in json.loads(out)["choices"]] == [0, 1]
+
+
+def test_only_the_first_event_keeps_a_byte_order_mark() -> None:
+    words = [BOM + event(chunk({"content": "Hi"})) for _ in range(3)]
+    out = passed_bytes(PassThrough(stream=True, wants_usage=True), words)
+    assert out.count(b"Hi") == 3
+    assert BOM not in out.removeprefix(BOM)
 
 
 def test_one_object_where_a_stream_was_asked_for_becomes_one() -> None:

@@ -121,8 +121,8 @@ def test_a_pair_in_a_message_in_place_of_a_delta_is_one_character() -> None:
     for each in chunks:
         each["choices"][0]["message"] = each["choices"][0].pop("delta")
     read = streamed(b"".join(map(as_event, chunks)) + DONE, 5)
-    assert "".join(one["choices"][0]["message"].get("content", "") for one in read) == SMILE
-    assert not any("delta" in one["choices"][0] for one in read)
+    assert "".join(one["choices"][0]["delta"].get("content", "") for one in read) == SMILE
+    assert not any("message" in one["choices"][0] for one in read)
 
 
 @pytest.mark.parametrize("place", PLACES)

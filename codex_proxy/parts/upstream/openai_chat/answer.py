@@ -225,8 +225,10 @@ class ChatAnswer:
         self.finish = self.finish or text_at(choice, "finish_reason") or None
         return out
 
-    def close(self) -> list[Event]:
-        """Returns held text, complete calls, and the ends of items."""
+    def close(self, *, cut_off: bool = False) -> list[Event]:
+        """Returns held text, complete calls, and the ends of items: of calls whose arguments were `cut_off` as
+        incomplete.
+        """
         out: list[Event] = []
         self._add_split(*self._think.close(), out)
         for call in self.calls.named_calls():
@@ -235,10 +237,11 @@ class ChatAnswer:
                 continue
             if not call.item_id:
                 self._begin_call(call, kind, out)
-            if call.input is not None:
-                self._add_call_text(call, call.input.close(), out)
-            elif not call.arguments:
-                self._add_call_text(call, call.text, out)
+            is_cut = cut_off and not call.is_complete
+            if not is_cut or kind == "custom":
+                self._add_call_text(call, call.reader.close(), out)
+            if is_cut:
+                out.append(ItemEnded(self._open.pop(call.id), "incomplete"))
         out += [ItemEnded(id) for id in self._open.values()]
         self._open.clear()
         return out
@@ -273,7 +276,8 @@ class ChatAnswer:
         if isinstance(calls, list):
             self._add_calls(calls, out)
         legacy = delta.get("function_call")
-        if isinstance(legacy, dict):
+        # Servers that send both (llama-cpp-python) mean the same call.
+        if isinstance(legacy, dict) and (not self.calls.all or self.calls.all[0].old_form):
             piece = self.calls.feed({"index": 0, "function": legacy}, old_form=True)
             assert piece is not None
             self._add_call(piece, out)
@@ -350,11 +354,12 @@ class ChatAnswer:
         self._end("message", out)
         call.item_id = self._open[call.id] = self._new_id("fc_")
         out.append(ItemStarted(ToolCall(call.item_id, call.id, call.name, kind, old_form=call.old_form)))
-        call.input = CustomInput() if kind == "custom" else None
+        if kind == "custom":
+            call.reader = CustomInput()
         self._add_arguments(call, "".join(call.arguments), out)
 
     def _add_arguments(self, call: Call, text: str, out: list[Event]) -> None:
-        self._add_call_text(call, text if call.input is None else call.input.feed(text), out)
+        self._add_call_text(call, call.reader.feed(text), out)
 
     def _add_call_text(self, call: Call, text: str, out: list[Event]) -> None:
         if text:

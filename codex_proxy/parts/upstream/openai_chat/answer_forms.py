@@ -28,11 +28,42 @@ def chunks_of(answer: dict[str, Any], *, wants_usage: bool) -> Iterator[dict[str
         yield {**head, "choices": [], "usage": usage}
 
 
-def sound_chunk(chunk: dict[str, Any]) -> dict[str, Any]:
-    """Returns the chunk itself if SDKs can read it; else one with a list of `choices`, each with an index and a delta
-    of texts, and beside these with the texts `id` and `object`.
+def sound_answer(answer: dict[str, Any]) -> dict[str, Any]:
+    """Returns a whole answer itself if SDKs can read it; else one whose choices each have an index and a message of
+    texts.
     """
-    choices = [_sound_choice(place, choice) for place, choice in enumerate(objects_in(chunk.get("choices")))]
+    given = answer["choices"]
+    for choice in given:  # without further calls: most answers are sound
+        message = choice.get("message") if isinstance(choice, dict) else None
+        if (
+            not isinstance(message, dict)
+            or type(choice.get("index")) is not int
+            or not isinstance(message.get("role"), str)
+            or not (message.get("content") is None or isinstance(message["content"], str))
+            or message.get("tool_calls")
+            or message.get("function_call")
+        ):
+            break
+    else:
+        return answer
+    choices = []
+    for place, choice in enumerate(objects_in(given)):
+        message = _with_texts(object_at(choice, "message") or object_at(choice, "delta"))
+        said = {name: value for name, value in choice.items() if name != "delta"}
+        message = {"role": "assistant", "content": None, **message}
+        choices.append({**said, "index": _index_of(choice, place), "message": message})
+    return answer if choices == given else {**answer, "choices": choices}
+
+
+def sound_chunk(chunk: dict[str, Any], messages: dict[int, SaidText] | None) -> dict[str, Any]:
+    """Returns the chunk itself if SDKs can read it; else one with a list of `choices`, each with an index and a delta
+    of texts, and beside these with the texts `id` and `object`. `messages`: the texts so far, by choice, of a stream
+    with messages in place of deltas; None once a delta has come: then a message only repeats them.
+    """
+    choices = [
+        _sound_choice(place, choice, messages)
+        for place, choice in enumerate(objects_in(chunk.get("choices")))
+    ]
     sound = {**chunk, "choices": choices}
     if choices and not isinstance(chunk.get("id"), str):
         sound["id"] = str(chunk.get("id") or "")
@@ -41,16 +72,31 @@ def sound_chunk(chunk: dict[str, Any]) -> dict[str, Any]:
     return chunk if sound == chunk else sound
 
 
-def _sound_choice(place: int, choice: dict[str, Any]) -> dict[str, Any]:
+def _sound_choice(place: int, choice: dict[str, Any], messages: dict[int, SaidText] | None) -> dict[str, Any]:
     sound = {**choice, "index": _index_of(choice, place)}
-    if isinstance(choice.get("message"), dict) and "delta" not in choice:
-        return sound
+    if isinstance(choice.get("message"), dict) and (
+        "delta" not in choice or not (choice["delta"] or messages is None)
+    ):
+        del sound["message"]
+        return {**sound, "delta": {} if messages is None else _piece_in(choice, sound["index"], messages)}
     delta = object_at(choice, "delta")
     content = delta.get("content")
     is_known = not isinstance(content, list) or all(
         value_at(each, "type") in ("text", "thinking") for each in content
     )
     return {**sound, "delta": _with_texts(delta) if is_known else delta}
+
+
+def _piece_in(choice: dict[str, Any], index: int, messages: dict[int, SaidText]) -> dict[str, Any]:
+    """Returns the delta in a message that is a piece of the answer; the last one may also be all of it."""
+    delta = _delta_in(choice)
+    said = messages.setdefault(index, SaidText())
+    content = delta.get("content")
+    if isinstance(content, str):
+        rest = said.rest_of(content) if choice.get("finish_reason") and said else None
+        delta["content"] = content if rest is None else rest
+        said.add(delta["content"])
+    return delta
 
 
 class WholeAnswer:
@@ -72,7 +118,7 @@ class WholeAnswer:
 
     def whole(self) -> dict[str, Any]:
         """Returns the joined answer. May be called once."""
-        choices = [choice.whole() for choice in self._choices.values()]
+        choices = [choice.whole() for _, choice in sorted(self._choices.items())]
         return {**self._fields, "object": "chat.completion", "choices": choices}
 
 
@@ -102,7 +148,7 @@ class _Choice:
 
     def whole(self) -> dict[str, Any]:
         self._join_texts()
-        message = {"role": "assistant", "content": None, **self._message}
+        message = _with_one_form_of_calls({"role": "assistant", "content": None, **self._message})
         return {**self._fields, "message": message} | _finish_of(self._fields, message)
 
     def _add_message(self, message: dict[str, Any], *, is_last: bool) -> None:
@@ -163,13 +209,19 @@ class _Choice:
 
 
 def _as_delta(place: int, choice: dict[str, Any]) -> dict[str, Any]:
-    delta = _with_texts(object_at(choice, "message"))
+    delta = _delta_in(choice)
+    said = {name: value for name, value in choice.items() if name != "message"}
+    return {**said, "index": _index_of(choice, place), "delta": delta} | _finish_of(choice, delta)
+
+
+def _delta_in(choice: dict[str, Any]) -> dict[str, Any]:
+    """Returns the delta of a choice that has a message, or in place of it a delta."""
+    delta = _with_texts(object_at(choice, "message") or object_at(choice, "delta"))
     if isinstance(delta.get("tool_calls"), list):
         delta["tool_calls"] = [
             {**call, "index": index} for index, call in enumerate(objects_in(delta["tool_calls"]))
         ]
-    said = {name: value for name, value in choice.items() if name != "message"}
-    return {**said, "index": _index_of(choice, place), "delta": delta} | _finish_of(choice, delta)
+    return delta
 
 
 def _index_of(choice: dict[str, Any], otherwise: int) -> int:
@@ -204,6 +256,13 @@ def _with_texts(message: dict[str, Any]) -> dict[str, Any]:
             else call
             for call in calls
         ]
+    return _with_one_form_of_calls(message)
+
+
+def _with_one_form_of_calls(message: dict[str, Any]) -> dict[str, Any]:
+    """Returns a message without its `function_call` if it also has `tool_calls`, which then has the same call."""
+    if isinstance(message.get("function_call"), dict) and message.get("tool_calls"):
+        return {name: value for name, value in message.items() if name != "function_call"}
     return message
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.shared.conversions import CustomInput
+from codex_proxy.agents.shared.conversions import CustomInput, FunctionArguments, object_text
 from codex_proxy.core.json_values import canonical_json, object_at, text_at
 from codex_proxy.parts.upstream.stream import is_json
 
@@ -34,8 +34,7 @@ class Call:
         self.arguments: list[str] = []
         self.item_id = ""
         """The id of the call's item; empty until the item is begun."""
-        self.input: CustomInput | None = None
-        """Reads a custom tool's input."""
+        self.reader: CustomInput | FunctionArguments = FunctionArguments()
         self.old_form = False
         """Whether the server gave the call as `function_call`."""
         self._seen = 0
@@ -45,7 +44,7 @@ class Call:
 
     @property
     def text(self) -> str:
-        return "".join(self.arguments) or "{}"
+        return object_text("".join(self.arguments))
 
     @property
     def is_complete(self) -> bool:
@@ -56,7 +55,11 @@ class Call:
         if self._has_brackets:
             return self._depth <= 0 and not self._in_string
         # A server sends such a value whole.
-        return len(self.arguments) == 1 and len(self.arguments[0]) <= _MAX_SCALAR_CHARS and is_json(self.text)
+        return (
+            len(self.arguments) == 1
+            and len(self.arguments[0]) <= _MAX_SCALAR_CHARS
+            and is_json(self.arguments[0])
+        )
 
     def _scan(self, piece: str) -> None:
         start = 1 if self._escaped else 0

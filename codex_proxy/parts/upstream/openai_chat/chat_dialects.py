@@ -17,6 +17,7 @@ from codex_proxy.agents.shared.conversions import custom_input
 from codex_proxy.agents.shared.history_items import raw_call, raw_message, raw_output
 from codex_proxy.agents.shared.tool_schemas import plain_schema
 from codex_proxy.core.events import (
+    CUT_OFF_STOPS,
     AnswerDetails,
     EmptyReason,
     Event,
@@ -76,12 +77,10 @@ ERROR_WITHOUT_REASON: Final = Failure(
 )
 FAILURES: Final = {"done": EMPTY_ANSWER, "no_json": NO_JSON, "no_answer": NO_ANSWER, "too_long": TOO_LONG}
 """Failures by the kind of a `StreamEvent` that is no part of an answer."""
-_CUT_OFF_REASONS: Final[dict[str, Stop]] = {
-    "length": Stop.LENGTH,
-    "content_filter": Stop.CONTENT_FILTER,
-    Stop.INTERRUPTED: Stop.INTERRUPTED,
-}
-"""Finish reasons of answers that were cut off, whose calls are ignored."""
+_WHOLE: Final = frozenset(
+    {"", "stop", "tool_calls", "function_call", "eos", "eos_token", "stop_sequence", "end_turn"}
+)
+"""Finish reasons of whole answers."""
 
 
 class OpenAIChat(UpstreamTurn[ChatAnswer]):
@@ -154,7 +153,9 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
     def _complete(self, answer: ChatAnswer, out: list[Event]) -> None:
         self._answer = None
         self._add_details(answer, out)  # before the first item, if the answer's items come only now
-        out += answer.close()
+        finish = stop_of(answer.finish or "")
+        is_cut_off = finish in CUT_OFF_STOPS  # then its calls are ignored
+        out += answer.close(cut_off=is_cut_off)
         if answer.finish == "error":
             out += self._fail(ERROR_WITHOUT_REASON)
             return
@@ -162,9 +163,7 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
         if text:
             out.append(raw_message(answer.message_id, text))
             self._conversation.add(HistoryMessage("assistant", (TextPart(text),)))
-        finish = stop_of(answer.finish or "")
-        stop = _CUT_OFF_REASONS.get(finish, Stop.STOP)
-        calls = answer.calls.named_calls() if stop is Stop.STOP else []
+        calls = [] if is_cut_off else answer.calls.named_calls()
         if self._fails_by_number_of(calls, out):
             return
         self._add_usage(answer.usage, out)
@@ -175,7 +174,8 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
         out.append(StepCompleted(answer.usage))
         if ends:
             self.ended = True
-            out.append(TurnEnded(Stop.TOOL_CALLS if calls else stop, "provider"))
+            stop = Stop.TOOL_CALLS if calls else Stop.STOP if finish in _WHOLE else finish
+            out.append(TurnEnded(stop, "provider"))
 
     def _add_details(self, answer: ChatAnswer, out: list[Event]) -> None:
         for field, counts in answer.tokens.items():
@@ -228,8 +228,6 @@ _OTHER_NAMES: Final = {
     "max_completion_tokens": "max_tokens",
 }
 _NOTHING: Final = (b"null", b"[]")
-_CUT_OFF_STOPS: Final = frozenset({Stop.LENGTH, Stop.CONTENT_FILTER})
-"""Ends of forwarded answers that are answers although they say nothing."""
 
 
 def make_dialect(turn: Turn, model: str, context: UpstreamContext) -> Dialect[Message]:
@@ -251,7 +249,12 @@ class ForwardedTurn(ExchangeTurn[PassThrough]):
     def _new_answer(self) -> PassThrough:
         request = self._forwarded
         named = None if request.model_asked == self._model else request.model_asked
-        return PassThrough(stream=request.stream, wants_usage=request.include_usage, model_shown=named)
+        return PassThrough(
+            stream=request.stream,
+            wants_usage=request.include_usage,
+            model_shown=named,
+            several=bytes(request.fields.get("n", b"1")) not in (b"1", b"null"),
+        )
 
     def _request(self) -> bytes:
         return encode_json(self._fields(self._refused))
@@ -260,13 +263,13 @@ class ForwardedTurn(ExchangeTurn[PassThrough]):
         self._pass(answer, answer.feed(data), out)
 
     def _end(self, answer: PassThrough, end: End, out: list[Event]) -> None:
-        """Ends the turn. The answer is complete after `[DONE]`, a whole JSON object, or a finish reason on a connection
-        that did not fail.
+        """Ends the turn. The answer is complete after `[DONE]`, a whole JSON object, or a finish reason of each choice,
+        whatever becomes of the connection then.
         """
         self._pass(answer, answer.close(), out)
         if self.ended:
             return
-        if answer.finishes and end.failure is None:
+        if answer.has_ended:
             out.append(ForwardedBytes(answer.finish()))
             self._complete(answer, out)
         else:
@@ -299,7 +302,7 @@ class ForwardedTurn(ExchangeTurn[PassThrough]):
         empty: EmptyReason = "reasoning-only" if answer.begun else "no-output"
         if Stop.INTERRUPTED in map(stop_of, answer.finishes.values()):
             empty = "cancelled"
-        elif answer.has_output or stop in _CUT_OFF_STOPS:
+        elif answer.has_output or stop_of(stop) in CUT_OFF_STOPS:
             empty = ""
         ended = TurnEnded(stop, "provider", choice_stops=answer.finishes, empty=empty)
         out += [StepCompleted(answer.usage), ended]

@@ -14,12 +14,13 @@ import msgspec
 
 from codex_proxy.core.damaged_json import has_halves, without_halves
 from codex_proxy.core.events import Usage
-from codex_proxy.core.json_values import encode_json, object_at, objects_in, text_at
-from codex_proxy.parts.upstream.openai_chat.answer import usage_in
+from codex_proxy.core.json_values import encode_json, object_at, objects_in
+from codex_proxy.parts.upstream.openai_chat.answer import SaidText, usage_in
 from codex_proxy.parts.upstream.openai_chat.answer_forms import (
     SplitPairs,
     WholeAnswer,
     chunks_of,
+    sound_answer,
     sound_chunk,
 )
 from codex_proxy.parts.upstream.stream import (
@@ -62,6 +63,7 @@ _SPELLINGS: Final = (
 )
 _OUTPUT: Final = re.compile(rb'"(?:content|text|refusal|name|arguments)"\s*:\s*"[^"]|"audio"\s*:\s*\{')
 """Matches what begins output in a chunk (text, refusal, call or audio): in a model's text quotes have a backslash."""
+_CHOICE_INDEX: Final = re.compile(rb'"choices": ?\[\{"index": ?(\d{1,9}),')
 _MODEL: Final = re.compile(rb'"model"\s*:\s*"[^"\\]*"')
 _BLANK_LINES: Final = re.compile(rb"\n\r?\n[\r\n]*")
 _SPACE: Final = b" \t\r\n\xef\xbb\xbf"
@@ -81,9 +83,11 @@ class PassThrough:
         stream: bool,
         wants_usage: bool,
         model_shown: str | None = None,
+        several: bool = False,
         max_event: int = MAX_LINE_BYTES,
     ) -> None:
         """`stream`, `wants_usage`: what the client asked for. `model_shown` replaces the upstream's name of the model.
+        `several`: whether the client wants several choices, each of which has to end.
         `max_event`: maximum bytes of an event, of a JSON object, and of what comes without content.
         """
         self.done = False
@@ -93,6 +97,9 @@ class PassThrough:
         self.usage: Usage | None = None
         self.finishes: dict[int, str] = {}
         """The first finish reason of each choice."""
+        self._several = several
+        self._choices: set[int] = set()
+        """The choices so far, if there are several."""
         self.failed = False
         """Whether a finish reason is `error`."""
         self.deltas = 0
@@ -127,6 +134,8 @@ class PassThrough:
         """Whether a line is in no format of a stream's."""
         self._whole = WholeAnswer()
         """A stream that is converted to one object."""
+        self._messages: dict[int, SaidText] = {}
+        """The texts so far of a stream with messages in place of deltas."""
         self._pairs = SplitPairs()
         self._kept = 0
         """The bytes kept of that stream."""
@@ -134,6 +143,11 @@ class PassThrough:
     @property
     def is_over(self) -> bool:
         return self.done or self.fault is not None or self.failed
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether each choice so far has a finish reason."""
+        return bool(self.finishes) and self._choices <= self.finishes.keys()
 
     def feed(self, chunk: bytes) -> bytes:
         """Reads a chunk, and returns the bytes for the client so far."""
@@ -238,12 +252,19 @@ class PassThrough:
         if spelling is None or b"error" in block or _RETURN in block:
             return 0
         count = block.count(spelling.choices)
+        if self._several:
+            indexes = _CHOICE_INDEX.findall(block)
+            if len(indexes) != count:
+                return 0
+            self._choices.update(map(int, indexes))
         if (
             count != block.count(b"\n\n")
             or 2 * count != block.count(b"\n")
             or block.count(spelling.unfinished) != block.count(b'"finish_reason"')
             or block.count(spelling.no_usage) != block.count(b'"usage"')
         ):
+            return 0
+        if block.startswith(BOM):  # of a server that writes one before each event
             return 0
         last = block[block.rfind(b"\n\n", 0, -2) + 2 if count > 1 else 0 :]
         begin, end = last.find(spelling.delta), last.rfind(spelling.unfinished)
@@ -331,7 +352,8 @@ class PassThrough:
         chunk = event.value
         if self._pairs.halves or has_halves(whole):
             chunk = self._pairs.mend(chunk)
-        if self._stream and (sound := sound_chunk(chunk)) is not chunk:
+        messages = None if self.begun and not self._messages else self._messages
+        if self._stream and (sound := sound_chunk(chunk, messages)) is not chunk:
             # The following ones of such a server have to be looked at, too.
             chunk, self._is_odd = sound, True
         changed = self._replacement_of(chunk)
@@ -398,9 +420,12 @@ class PassThrough:
     def _note(self, chunk: dict[str, Any]) -> None:
         self.usage = usage_in(chunk) or self.usage
         for choice in objects_in(chunk.get("choices")):
-            finish, index = text_at(choice, "finish_reason"), choice.get("index")
-            if finish:
-                self.finishes.setdefault(index if isinstance(index, int) else 0, finish)
+            finish, index = choice.get("finish_reason"), choice.get("index")
+            index = index if isinstance(index, int) else 0
+            if self._several:
+                self._choices.add(index)
+            if finish and isinstance(finish, str):
+                self.finishes.setdefault(index, finish)
                 self.failed = self.failed or finish == "error"
 
     # --- one JSON object --------------------------------------------------------------------------------
@@ -432,8 +457,9 @@ class PassThrough:
             chunks = chunks_of({**event.value, **named}, wants_usage=self._wants_usage)
             return b"".join(b"data: " + encode_json(chunk) + b"\n\n" for chunk in chunks) + DONE
         name = self._model_shown if "model" in event.value else None
-        if event.is_lenient:
-            return encode_json(event.value if name is None else event.value | {"model": name})
+        sound = sound_answer(event.value)
+        if event.is_lenient or sound is not event.value:
+            return encode_json(sound if name is None else sound | {"model": name})
         return body if name is None else _with_model(body, name)
 
 
