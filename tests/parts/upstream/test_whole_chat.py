@@ -190,6 +190,14 @@ ODD: Final[dict[str, tuple[list[dict[str, Any]], dict[str, Any]]]] = {
         ],
         {"calls": [("get", {"a": 1})], "finish": "function_call"},
     ),
+    "a message behind the deltas of a call of the old form": (
+        [
+            chunk({"function_call": {"name": "get", "arguments": '{"a"'}}),
+            chunk({"function_call": {"arguments": ":1}"}}),
+            message_chunk({"function_call": {"name": "get", "arguments": '{"a":1}'}}, "function_call"),
+        ],
+        {"calls": [("get", {"a": 1})], "finish": "function_call"},
+    ),
     "the old form with an object": (
         [chunk({"function_call": {"name": "get", "arguments": {"a": 1}}}, "function_call")],
         {"calls": [("get", {"a": 1})]},

@@ -300,6 +300,8 @@ class ChatAnswer:
             message = {name: value for name, value in message.items() if not name.startswith("reasoning")}
         if came and (rest := self._refusal.rest_of(refusal)) is not None:
             message = message | {"refusal": rest}
+        if came and self._has_deltas and self.calls.all:
+            message = message | {"function_call": None}  # it has come
         calls = message.get("tool_calls")
         if came and isinstance(calls, list) and self.calls.all:
             rests = [self.calls.rest_of(position, each) for position, each in enumerate(objects_in(calls))]
