@@ -27,7 +27,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "mcp": frozenset({"process", "core"}),
     "workers": frozenset({"tools", "core"}),
     "runs": frozenset({"process", "agents", "tools", "workers", "core", "files"}),
-    "admission": frozenset({"runs", "workers", "agents.agent", "surfaces", "core"}),
+    "admission": frozenset({"runs", "workers", "agents.agent", "surfaces", "core", "files"}),
     "responses": frozenset({"admission", "runs", "workers", "store", "surfaces", "core"}),
     "http": frozenset(
         {"responses", "admission", "runs", "workers", "agents.agent", "store", "surfaces", "core", "files"}

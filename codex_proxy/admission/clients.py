@@ -23,6 +23,7 @@ from codex_proxy.core.own_errors import release_all
 from codex_proxy.core.safety import ProtectedPath, find_endangered, is_inside
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import MODEL_SEPARATOR, SANDBOXES, Approvals, Turn
+from codex_proxy.files.foreign import why_protected
 from codex_proxy.surfaces.models import ModelCatalog, Names, resolve
 from codex_proxy.surfaces.requests.fields import Place
 from codex_proxy.surfaces.requests.options import RequestSettings
@@ -310,6 +311,25 @@ def resolve_workdir(turn: Turn, field: str | None, workspace: Workspace) -> Turn
     return _confine(replace(turn, workdir=folder), field, workspace)
 
 
+def refuse_protected(folder: str, field: str | None, workspace: Workspace) -> None:
+    """Raises `Fault` if what is written in a folder, given without links, is run or obeyed by programs outside of the
+    sandbox, such as git's hooks: unless the operator has named it, or one in it.
+    """
+    named = [
+        *workspace.roots,
+        os.path.realpath(workspace.folder),
+        *([workspace.own] if workspace.own else []),
+    ]
+    below = [folder[len(root) :].strip(os.sep) for root in named if is_inside(folder, root)]
+    refused = [why_protected(path) if path else "" for path in below]
+    if refused and all(refused):
+        message = (
+            f"Nothing may be written in {folder}: {refused[0]}. Use another folder, or a read-only turn "
+            "(`X-Codex-Sandbox: read-only`). The operator can allow this one in PROXY_WORKDIR_ROOTS."
+        )
+        raise bad_request(message, field)
+
+
 def _confine(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
     """Sets whether reads are confined: also where commands are asked about, since what is permitted must stay in the
     sandbox. Raises `Fault` if commands could change a protected path: INVALID_REQUEST for
@@ -318,6 +338,7 @@ def _confine(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
     turn = replace(turn, confine_reads=workspace.confine_reads or turn.approvals == "ask")
     if turn.mode != "agent" or turn.sandbox != "workspace-write":
         return turn
+    refuse_protected(turn.workdir, field, workspace)
     found = find_endangered(os.path.realpath(turn.workdir), workspace.protected)
     if found is None:
         return turn

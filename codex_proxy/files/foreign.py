@@ -1,5 +1,5 @@
-"""Which changes of files that strangers have written down, such as those of a cassette, may be written into somebody's
-folder. Nothing here does IO.
+"""Which paths may be written in somebody's folder for strangers: those of changes that they have written down, such as
+those of a cassette, and those that clients name. Nothing here does IO.
 
 What a program runs or obeys by itself is refused: when somebody enters the folder, opens it in an editor, starts a
 shell, an agent, git or a package manager there, or pushes it. What only runs when somebody runs it, such as a
@@ -8,6 +8,7 @@ program's own code and its tests, is what agents write, and allowed.
 
 from __future__ import annotations
 
+import os
 import re
 import unicodedata
 from typing import Final
@@ -148,6 +149,11 @@ def why_refused(path: bytes, target: bytes | None = None) -> str:
     if why or target is None:
         return why
     return _why_link_refused(len(parts) - 1, target)
+
+
+def why_protected(path: str) -> str:
+    """Returns why nothing may be written at a relative path, given without `..`, for a part of it; empty if it may."""
+    return _why_protected(os.fsencode(path).split(b"/"))
 
 
 def _why_wrong(parts: list[bytes]) -> str:

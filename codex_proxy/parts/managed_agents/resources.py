@@ -17,6 +17,7 @@ from codex_proxy.core.beside_the_loop import beside_the_loop
 from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Turn
+from codex_proxy.files.foreign import why_protected
 from codex_proxy.files.placed import NewFile
 from codex_proxy.http.app_keys import FILE_SOURCE
 from codex_proxy.http.endpoint import json_response
@@ -149,6 +150,8 @@ def names_below(folder: str, mount_path: str, param: str) -> tuple[str, ...]:
     if any(name.startswith(".") for name in names):
         # Programs that run outside of the sandbox read their settings there: .git, .codex, .claude.
         raise refused("no part of it may begin with a dot. Name another path.", param)
+    if why := why_protected("/".join(names)):
+        raise refused(f"{why}. Name another path.", param)
     longest = max(len(name.encode(errors="replace")) for name in names)
     if longest > _MAX_NAME_BYTES or len(names) > _MAX_NAMES or not mount_path.isprintable():
         message = f"it has at most {_MAX_NAMES} names of {_MAX_NAME_BYTES} bytes, without control characters."

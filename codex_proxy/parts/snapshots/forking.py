@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 from msgspec.structs import replace
 
-from codex_proxy.admission.clients import Client, resolve_workdir
+from codex_proxy.admission.clients import Client, refuse_protected, resolve_workdir
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.turn import Turn
 from codex_proxy.files.changes import FileState
@@ -120,7 +120,9 @@ def _make_empty(client: Client, session: Session, folder: str) -> tuple[str, boo
     above, name = os.path.split(os.path.normpath(folder))
     above = os.path.realpath(above)
     path = os.path.join(above, name)
-    check_may_write(session, client, above, FIELD)
+    is_there = os.path.isdir(path) and not os.path.islink(path)
+    check_may_write(session, client, path if is_there else above, FIELD)
+    refuse_protected(path, FIELD, client.workspace)
     try:
         is_new = _is_made(path)
         is_empty = not os.path.islink(path) and not os.listdir(path)

@@ -239,6 +239,7 @@ async def test_an_absolute_path_in_the_folder_means_itself(tmp_path: Path) -> No
         ("../a.txt", "may begin with a dot"),
         ("/b/../../a.txt", "may begin with a dot"),
         (".git/hooks/pre-commit", "may begin with a dot"),
+        ("git~1/hooks/pre-commit", "programs run or obey"),
         ("/", "has to name a file"),
         ("b/", "has to name a file"),
         ("a\x00b", "without control characters"),

@@ -56,6 +56,33 @@ async def test_a_folder_that_may_not_be_used_is_refused_with_its_field(tmp_path:
             assert answer.error["param"] == "environment.workspace_directory", answer.text
 
 
+async def test_turns_that_may_write_work_in_no_folder_that_programs_obey(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    hooks, allowed = work / "repository/.git/hooks", work / ".claude/worktrees/one"
+    for each in (hooks, allowed / "src", allowed / ".vscode"):
+        each.mkdir(parents=True)
+    (work / "link").symlink_to(hooks)
+    settings = {"sandbox": "workspace-write", "workdir_roots": str(allowed), "state_dir": tmp_path / "state"}
+    async with fake_proxy(work, **settings) as proxy:
+        client = AgentsClient(proxy)
+        for folder in (hooks, hooks.parent, work / "link", allowed.parent, allowed / ".vscode"):
+            answer = await client.ask("POST", "/sessions", hosted(folder, input="Hello."))
+            assert (answer.status, answer.error["param"]) == (400, "environment.workspace_directory"), folder
+            asked = await proxy.send(
+                "POST",
+                "/v1/responses",
+                {"model": "codex-5", "input": "Hello."},
+                headers={"X-Codex-Mode": "agent", "X-Codex-Workdir": str(folder)},
+            )
+            assert (asked.status, asked.error["param"]) == (400, "X-Codex-Workdir"), folder
+            made = await client.ask(
+                "POST", "/sessions", hosted(folder), headers={"X-Codex-Sandbox": "read-only"}
+            )
+            assert made.status == 201, (folder, made.text)
+        for folder in (allowed, allowed / "src", work / "repository"):
+            assert (await client.ask("POST", "/sessions", hosted(folder))).status == 201, folder
+
+
 async def test_a_folder_that_is_gone_fails_the_next_turn_and_not_the_session(tmp_path: Path) -> None:
     folder = tmp_path / "work"
     folder.mkdir()

@@ -70,11 +70,19 @@ async def test_a_folder_that_has_files_or_may_not_be_written_is_refused(tmp_path
         await worker.turn(lambda: (folder / "a").write_text("1"))
         (tmp_path / "outside").mkdir()
         (folder / "link").symlink_to(tmp_path / "outside")
-        for target in (folder, tmp_path / "new", folder / "link" / "new", Path("f"), folder / "none" / "new"):
+        (folder / ".git/hooks").mkdir(parents=True)
+        others = (folder / ".git/hooks", folder / ".git/hooks/new", folder / ".Claude", folder / "Git~1")
+        for target in (
+            *(folder, tmp_path / "new", folder / "link" / "new", Path("f"), folder / "none" / "new"),
+            *others,
+        ):
             answer = await fork(client, worker.session, folder=str(target))
             assert (answer.status, answer.error["param"]) == (400, "folder"), (target, answer.text)
         assert not [*(tmp_path / "outside").iterdir()]
         assert not (tmp_path / "new").exists()
+        assert {each.name for each in folder.iterdir()} == {"a", "link", ".git"}
+        assert not [*(folder / ".git/hooks").iterdir()]
+        assert "new or empty" in (await fork(client, worker.session, folder=str(folder))).error["message"]
 
 
 async def test_without_snapshots_a_fork_has_no_folder_of_its_own(tmp_path: Path) -> None:
