@@ -22,6 +22,7 @@ from codex_proxy.core.caches import subtract
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.shown_text import excerpt
+from codex_proxy.http.endpoint import ENDPOINT
 from codex_proxy.http.middleware.access import origin_of
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
 from codex_proxy.http.middleware.request_context import CLIENT, OWNER, REPLY_HEADERS
@@ -35,7 +36,14 @@ from codex_proxy.http.routing import (
 )
 from codex_proxy.http.stored_files import as_sent, with_stored_files
 from codex_proxy.runs.observers import note_model_asked
-from codex_proxy.surfaces.requests.options import ParseContext, ParsedRequest, RequestHints
+from codex_proxy.surfaces.requests.options import (
+    CHOICE_HEADERS,
+    SANDBOX_HEADER,
+    WORKTREE_HEADER,
+    ParseContext,
+    ParsedRequest,
+    RequestHints,
+)
 from codex_proxy.surfaces.requests.passed import json_body
 from codex_proxy.surfaces.requests.stored_files import MARK
 from codex_proxy.surfaces.responses.context import ParsedContext
@@ -401,6 +409,27 @@ def name_ignored(request: web.Request, names: Iterable[str]) -> None:
     headers = request[REPLY_HEADERS]
     if named := ", ".join(filter(None, (headers.get(IGNORED_HEADER), *names))):
         headers[IGNORED_HEADER] = named
+
+
+_SESSION_APIS: Final = ("Agents", "Managed Agents")
+
+
+def check_choices(request: web.Request) -> None:
+    """Names the headers of a request that choose how an agent works where the endpoint takes none of them. Raises
+    `Fault` for a worktree where none is made: agents would change the very files that the client wants to keep.
+    """
+    endpoint = request.get(ENDPOINT)
+    if endpoint is None or (request.method != "POST" and endpoint.kind != "turn"):
+        return
+    given = [name for name in CHOICE_HEADERS if request.headers.get(name, "").strip()]
+    taken = {each.name for each in endpoint.parameters} if given else ()
+    unused = [name for name in given if name not in taken]
+    begins = SANDBOX_HEADER in taken or (endpoint.kind == "turn" and "{" not in endpoint.path)
+    if begins and WORKTREE_HEADER in unused and request.headers[WORKTREE_HEADER].strip().lower() != "false":
+        message = "No worktree is made here: create a session with POST /v1/agents/sessions, or leave the header out."
+        raise bad_request(message, WORKTREE_HEADER)
+    if endpoint.chapter in _SESSION_APIS:
+        name_ignored(request, unused)
 
 
 def hints_of(request: web.Request) -> RequestHints:

@@ -262,12 +262,13 @@ def _answers(endpoint: Endpoint, schemas: dict[AnswerType, Schema]) -> dict[str,
 
 def _statuses(endpoint: Endpoint) -> tuple[int, ...]:
     """Returns the error statuses of an endpoint in OpenAI's format. In the Agents API a body that cannot be read is a
-    400, and what is at work cannot be deleted.
+    400, what is at work or archived cannot be changed or deleted, and a key of a request serves no other one.
     """
     found = STATUSES[endpoint.kind]
     if endpoint.errors != "agents":
         return found
-    conflict = (409,) if endpoint.method == "DELETE" else ()
+    has_key = any(each.name == "Idempotency-Key" for each in endpoint.parameters)
+    conflict = (409,) if endpoint.method != "GET" and ("{" in endpoint.path or has_key) else ()
     return tuple(sorted({*found, *conflict} - {413, 415}))
 
 

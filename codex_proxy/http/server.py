@@ -23,7 +23,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.http.app_keys import IDS, RUNS
-from codex_proxy.http.body import WAITS_TO_SEND, hold_body_bytes
+from codex_proxy.http.body import WAITS_TO_SEND, check_choices, hold_body_bytes
 from codex_proxy.http.endpoint import REQUEST_ID, Handler, fault_response, log_unforeseen
 from codex_proxy.http.middleware.access import check_access, hold_right
 from codex_proxy.http.middleware.rate_limit import count_if_turn, hold_connection
@@ -350,6 +350,7 @@ async def guard_request(request: web.Request, handler: Handler) -> web.StreamRes
     preflight_reply = await check_access(request)
     if preflight_reply is not None:
         return preflight_reply
+    check_choices(request)
     with hold_right(request), hold_connection(request), count_if_turn(request), hold_body_bytes(request):
         while True:
             try:

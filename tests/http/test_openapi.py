@@ -369,3 +369,8 @@ def test_the_agents_api_is_described_with_its_header_its_filters_and_its_conflic
     session = paths["/agents/sessions/{id}"]
     assert ("409" in session["delete"]["responses"], "409" in session["get"]["responses"]) == (True, False)
     assert {"413", "415"}.isdisjoint(session["post"]["responses"])
+    sandbox = {each["name"] for each in paths["/agents/sessions"]["post"]["parameters"]}
+    assert {"Idempotency-Key", "X-Codex-Sandbox", "X-Codex-Worktree"} <= sandbox
+    for path in ("", "/events", "/fork", "/merge", "/summary", "/turns/{turn_id}/revert"):
+        assert "409" in paths[f"/agents/sessions/{{id}}{path}"]["post"]["responses"], path
+    assert "409" in paths["/responses/{id}/session"]["post"]["responses"]

@@ -48,3 +48,10 @@ def test_a_store_is_a_word_or_a_path(file: Path) -> None:
         assert (settings.in_file, settings.store_file) == (True, Path(place).absolute())
     with pytest.raises(UserError, match="with a /"):
         load({"store": "a.db"}, file)
+
+
+def test_a_key_has_no_white_space_around_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROXY_API_KEY", " secretkey\n")
+    key = load({}, file).api_key
+    assert key is not None
+    assert key.get_secret_value() == "secretkey"

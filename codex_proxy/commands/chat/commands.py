@@ -237,7 +237,7 @@ COMMANDS: Final[Mapping[str, _Command]] = {
         _revert,
     ),
     "merge": _Command(
-        "bring the work of a session with --worktree into its folder; /merge BRANCH makes a branch of it",
+        "bring the work of a session with --worktree into its folder; /merge BRANCH [MESSAGE] makes a branch of it",
         _merge,
     ),
     "patch": _Command(

@@ -350,13 +350,12 @@ class Conversation:
             return None
         return found
 
-    async def merge(self, branch: str) -> Object:
+    async def merge(self, branch: str, message: str) -> Object:
         """Brings what was done in the session's worktree into the folder of which that was made, or into a new branch
-        of its repository.
+        of its repository, as a commit with the message.
         """
-        merged: Object = await self.server.ask(
-            "POST", f"{self.path}/merge", {"branch": branch} if branch else {}
-        )
+        body = {name: text for name, text in (("branch", branch), ("message", message)) if text}
+        merged: Object = await self.server.ask("POST", f"{self.path}/merge", body)
         return merged
 
     async def _of_files(self, method: str, turn: str, what: str, body: Any = None) -> Any:

@@ -72,8 +72,11 @@ async def revert(chat: FilesChat, arguments: str) -> None:
     chat.say(f"{'One file is' if count == 1 else f'{count} files are'} as before that turn.{kept}")
 
 
-async def merge(chat: FilesChat, branch: str) -> None:
-    """Brings what was done in the session's worktree into its folder, if the user wants that, or into a new branch."""
+async def merge(chat: FilesChat, words: str) -> None:
+    """Brings what was done in the session's worktree into its folder, if the user wants that, or into a new branch, of
+    which the first word is the name and the others are the commit's message.
+    """
+    branch, _, message = words.partition(" ")
     worktree = await chat.conversation.worktree()
     if worktree is None:
         raise UserError(
@@ -84,7 +87,7 @@ async def merge(chat: FilesChat, branch: str) -> None:
         if (await chat.read_line("Merge? y or nothing: ")).strip().lower() not in ("y", "yes"):
             chat.say("Nothing was changed.")
             return
-    done = await chat.conversation.merge(branch)
+    done = await chat.conversation.merge(branch, message.strip())
     paths, place = done["paths"], done["source"]
     if done["branch"]:
         place = f"the branch {done['branch']} of {place}"

@@ -153,6 +153,12 @@ def conflict(message: str) -> Fault:
     return Fault(Failure(FaultKind.CONFLICT, message))
 
 
+def require_active(session: Session) -> None:
+    """Raises `Fault` CONFLICT for an archived session."""
+    if session.archived_at is not None:
+        raise conflict("The session is archived: it can only be read, renamed, restored or deleted.")
+
+
 def is_new_result(given: Result, call: Call | None, session: Session) -> bool:
     """Whether a result is new, and not the one that the call has already. `call`: the call with its id, if the
     session has one, also of an earlier turn. Raises `Fault` for a result that nobody waits for.

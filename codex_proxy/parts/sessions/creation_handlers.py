@@ -17,7 +17,7 @@ from codex_proxy.http.endpoint import json_response
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES
 from codex_proxy.parts.sessions import wire
 from codex_proxy.parts.sessions.agents import settings_of
-from codex_proxy.parts.sessions.creations import WORKTREE_HEADER, Creation, creation
+from codex_proxy.parts.sessions.creations import Creation, creation
 from codex_proxy.parts.sessions.files_of_turns import WORKTREES
 from codex_proxy.parts.sessions.handlers import messages_of, note_agent, send_events
 from codex_proxy.parts.sessions.records import AGENT
@@ -26,7 +26,7 @@ from codex_proxy.parts.sessions.sessions import Content, Session, folder_environ
 from codex_proxy.parts.sessions.stream import EventReader, MakeReader, encode_event
 from codex_proxy.responses.prepare import PreparedResponse
 from codex_proxy.store.values import Record
-from codex_proxy.surfaces.requests.options import SANDBOX_HEADER, sandbox_of
+from codex_proxy.surfaces.requests.options import SANDBOX_HEADER, WORKTREE_HEADER, sandbox_of
 
 
 async def create_session(request: web.Request) -> web.StreamResponse:

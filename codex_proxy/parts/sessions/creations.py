@@ -19,11 +19,9 @@ from codex_proxy.parts.sessions.records import SESSION, Kind
 from codex_proxy.parts.sessions.request_values import sessions_at
 from codex_proxy.parts.sessions.sessions import Session
 from codex_proxy.store.values import Record
-from codex_proxy.surfaces.requests.options import SANDBOX_HEADER
+from codex_proxy.surfaces.requests.options import SANDBOX_HEADER, WORKTREE_HEADER
 
 KEY_HEADER: Final = "Idempotency-Key"
-WORKTREE_HEADER: Final = "X-Codex-Worktree"
-"""With `true` a new session works in a folder of its own."""
 MAX_KEY: Final = 256
 """Maximum characters of an `Idempotency-Key`."""
 KEPT_SECONDS: Final = 24 * 3600

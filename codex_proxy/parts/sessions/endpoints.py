@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from codex_proxy.app.server_parts import ServerPart
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.endpoint import AnswerType, Endpoint, Handler, Kind, Parameter, Schema, one_of
+from codex_proxy.http.endpoints import SANDBOX
 from codex_proxy.http.listing import MAX_PAGE_ITEMS
 from codex_proxy.parts import own_settings
 from codex_proxy.parts.sessions import (
@@ -27,13 +28,14 @@ from codex_proxy.parts.sessions import (
 )
 from codex_proxy.parts.sessions.agents import Agent, AgentDeleted
 from codex_proxy.parts.sessions.answers import answer_ask
-from codex_proxy.parts.sessions.creations import MAX_KEY, WORKTREE_HEADER
+from codex_proxy.parts.sessions.creations import MAX_KEY
 from codex_proxy.parts.sessions.service import SESSIONS, Sessions
 from codex_proxy.parts.sessions.sessions import AgentSession, Environment, SessionDeleted, Turn
 from codex_proxy.parts.sessions.subagents import SubagentObject
 from codex_proxy.parts.sessions.summaries import SessionSummary
 from codex_proxy.settings.fields import Settings
 from codex_proxy.surfaces.answers.renderer import ItemList, Object
+from codex_proxy.surfaces.requests.options import WORKTREE_HEADER
 
 BETA: Final = "agents=v1"
 """The value of the header `OpenAI-Beta`."""
@@ -164,7 +166,7 @@ ENDPOINTS: Final = (
         status="201",
         body=wire.SessionBody,
         streams=Object,
-        parameters=(CREATION, _WORKTREE),
+        parameters=(CREATION, SANDBOX, _WORKTREE),
         description="Details: docs/agents-api.md.",
     ),
     _endpoint(
@@ -200,7 +202,7 @@ ENDPOINTS: Final = (
         AgentSession,
         status="201",
         body=wire.ForkBody,
-        parameters=(CREATION,),
+        parameters=(CREATION, SANDBOX),
     ),
     _endpoint(
         "POST /responses/{id}/session",
@@ -209,7 +211,7 @@ ENDPOINTS: Final = (
         status="201",
         body=wire.ResponseSessionBody,
         body_required=False,
-        parameters=(CREATION,),
+        parameters=(CREATION, SANDBOX),
         beta="",  # its path is one of an API that is in no beta
     ),
     *(

@@ -32,6 +32,7 @@ from codex_proxy.parts.sessions.commands import (
     is_new_answer,
     is_new_result,
     once,
+    require_active,
 )
 from codex_proxy.parts.sessions.commits import Commits
 from codex_proxy.parts.sessions.conversation import message_item
@@ -251,8 +252,8 @@ class LiveSession:
         async with self._changing():
             if self.gone:
                 raise not_found(SESSION, self.session.id)
-            if self.session.archived_at is not None and not (deletes or in_archive):
-                raise conflict("The session is archived: it can only be read, renamed, restored or deleted.")
+            if not (deletes or in_archive):
+                require_active(self.session)
             yield
 
     @contextlib.contextmanager

@@ -75,9 +75,10 @@ async def update_session_summary(request: web.Request) -> web.Response:
     id = id_in(request)
     given, _ = await parse(request, wire.SummaryBody)
     request[NOTES] |= {"session": id}
-    if not given.model_fields_set:
+    named = given.model_fields_set & wire.SummaryBody.model_fields.keys()
+    if not named:
         raise bad_request("Give at least one of 'title' and 'archived'.")
-    if given.archived and given.model_fields_set == {"archived"}:
+    if given.archived and named == {"archived"}:
         session = await sessions.session(owner, id)
         if session.archived_at is not None:
             return json_response(await _summary(request, session))

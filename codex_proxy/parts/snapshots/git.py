@@ -15,7 +15,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
+import structlog
+
+from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.files.private import create, make_folder, remove_left_folders, replace_file, temporary_folder
+
+log = structlog.get_logger(__name__)
 
 LEAST_VERSION: Final = (2, 25)
 """The oldest git that is used."""
@@ -49,6 +54,20 @@ class GitError(Exception):
     def __init__(self, text: str, status: int | None = None) -> None:
         super().__init__(text)
         self.status = status
+
+
+_OF_DISKS: Final = ("No space left", "quota exceeded", "Read-only file system", "Input/output error")
+
+
+def write_fault(what: str, error: Exception) -> Fault:
+    """Returns the fault of what could not be written, after a line of the log. Of errors of a disk, which the operator
+    can mend, the client learns no path.
+    """
+    log.warning("files_not_written", what=what, reason=str(error))
+    if isinstance(error, OSError):
+        return Fault.of(FaultKind.UNAVAILABLE, f"{what}: {error.strerror or 'the disk has failed'}.")
+    is_of_disk = any(words in str(error) for words in _OF_DISKS)
+    return Fault.of(FaultKind.UNAVAILABLE if is_of_disk else FaultKind.INTERNAL, f"{what}: {error}.")
 
 
 def version_of(program: str) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from codex_proxy.core.shown_text import escape, excerpt
 from codex_proxy.http.endpoint import json_response
 from codex_proxy.http.listing import list_object
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES
-from codex_proxy.parts.sessions.commands import conflict
+from codex_proxy.parts.sessions.commands import conflict, require_active
 from codex_proxy.parts.sessions.records import TURN, not_found
 from codex_proxy.parts.sessions.request_values import id_in, page_in, parse, sessions_at
 from codex_proxy.parts.snapshots import wire
@@ -32,7 +32,7 @@ from codex_proxy.parts.snapshots.patches import patch as patch_of
 from codex_proxy.parts.snapshots.records import KIND, TurnFiles, files_in, record_id
 from codex_proxy.parts.snapshots.reverting import revert
 from codex_proxy.parts.snapshots.threads import in_thread
-from codex_proxy.parts.snapshots.walk import SnapshotError
+from codex_proxy.parts.snapshots.walk import MAX_LEFT_OUT, SnapshotError
 from codex_proxy.parts.snapshots.wire import PathChange, TurnChanges
 from codex_proxy.store.health import require_store, store_errors_as_faults
 from codex_proxy.store.values import NotStored, PageRequest
@@ -191,6 +191,8 @@ async def revert_turn(request: web.Request) -> web.Response:
     work = partial(revert, snapshots, own, keeper.limits, files, owner, force=given.force)
     await keeper.rest(files.folder)
     await _check_may_write(request, turn, files)
+    if turn.session:
+        require_active(await sessions_at(request)[0].session(owner, turn.session))
     try:
         done = await keeper.write_in(files.folder, work)  # no turn begins between the check and this
     except FilesDifferError as error:
@@ -208,7 +210,8 @@ async def revert_turn(request: web.Request) -> web.Response:
         object="turn.reverted",
         session_id=turn.session,
         turn_id=turn.id,
-        paths=shown_paths(tuple(done.paths), MAX_REVERTED),
+        paths=shown_paths(done.paths, MAX_REVERTED),
+        truncated=len(done.paths) > MAX_REVERTED,
         kept=done.kept or None,
     )
     return json_response(reverted)
@@ -255,17 +258,22 @@ def _changes(turn: _Asked, data: list[PathChange], *, truncated: bool) -> TurnCh
         others_wrote=files.others_wrote if files else False,
         newly_ignored=shown_paths(files.newly_ignored) if files else [],
         left_out=shown_paths(files.left_out) if files else [],
-        truncated=truncated,
+        truncated=truncated or (files is not None and is_cut(files.newly_ignored, files.left_out)),
         data=data,
     )
 
 
-def shown_paths(paths: tuple[bytes, ...], most: int = 100) -> list[str]:
+def shown_paths(paths: Sequence[bytes], most: int = MAX_LEFT_OUT) -> list[str]:
     """Returns the first paths of some, as texts."""
     return [escape(os.fsdecode(path)) for path in paths[:most]]
+
+
+def is_cut(*lists: Sequence[bytes]) -> bool:
+    """Whether `shown_paths` leaves out a path of one of these."""
+    return any(len(paths) > MAX_LEFT_OUT for paths in lists)
 
 
 def named(paths: Sequence[bytes]) -> str:
     """Returns the first `MAX_NAMED` paths for a message, with how many more there are."""
     more = f" and {len(paths) - MAX_NAMED} more" if len(paths) > MAX_NAMED else ""
-    return ", ".join(shown_paths(tuple(paths[:MAX_NAMED]))) + more
+    return ", ".join(shown_paths(paths, MAX_NAMED)) + more

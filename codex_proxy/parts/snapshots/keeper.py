@@ -27,7 +27,7 @@ from codex_proxy.parts.snapshots.git import GitError
 from codex_proxy.parts.snapshots.ignored import rules_above
 from codex_proxy.parts.snapshots.records import KIND, TurnFiles, files_in, files_of, record_id, worktree_of
 from codex_proxy.parts.snapshots.threads import in_thread
-from codex_proxy.parts.snapshots.walk import Limits, RulesUsed, SnapshotError
+from codex_proxy.parts.snapshots.walk import Limits, NotKeptError, RulesUsed, SnapshotError
 from codex_proxy.parts.snapshots.writers import Writer, Writers
 from codex_proxy.runs.observers import TURN_ORIGIN
 from codex_proxy.store.store import Store
@@ -131,9 +131,9 @@ class Keeper:
         try:
             return taking.result()
         except GitError as error:
-            raise SnapshotError(str(error)) from None
+            raise NotKeptError(str(error)) from None
         except OSError as error:
-            raise SnapshotError(f"the state folder cannot be written: {error.strerror}") from None
+            raise NotKeptError(f"the state folder cannot be written: {error.strerror}") from None
 
     def _keep_in_memory(self, place: str, snapshots: FolderSnapshots) -> None:
         self._recent.put(place, snapshots)

@@ -35,6 +35,10 @@ class NoRepositoryError(Exception):
     """The folder is not the root of a repository in which a branch can be made."""
 
 
+class UnusableRepositoryError(Exception):
+    """Git cannot make a branch in the repository, such as a damaged one. The text says why."""
+
+
 class BranchExistsError(Exception):
     """The repository has a branch of this name, or will have it with its first commit."""
 
@@ -96,8 +100,17 @@ def commit_to_branch(
 ) -> str:
     """Makes a branch in the repository of a folder: a commit on what is checked out there, with what changes have left.
     Neither the folder's files nor its index are changed. `objects`: has the files' contents. Returns the commit's id.
-    Raises `NoRepositoryError`, `BranchExistsError`, `GitError`, and `OSError`.
+    Raises `NoRepositoryError`, `BranchExistsError`, `UnusableRepositoryError`, and `OSError`.
     """
+    try:
+        return _commit_to_branch(program, folder, objects, changes, branch, message)
+    except GitError as error:
+        raise UnusableRepositoryError(str(error)) from error
+
+
+def _commit_to_branch(
+    program: str, folder: str, objects: GitDirectory, changes: Sequence[Difference], branch: str, message: str
+) -> str:
     path = Path(folder) / ".git"
     if not _is_whole_repository(path, branch):
         raise NoRepositoryError
@@ -107,6 +120,8 @@ def commit_to_branch(
         ref = f"refs/heads/{branch}"
         if _told(git, "symbolic-ref", "-q", "HEAD") == ref or _is_taken(git, ref):
             raise BranchExistsError
+        if not _names_as_here(git):
+            raise UnusableRepositoryError("its objects have other names than SHA-1")
         head = _head_of(git)
         contents = {each.after.digest.hex() for each in changes if each.after is not None}
         if contents:
@@ -119,6 +134,20 @@ def commit_to_branch(
         commit = git.run("commit-tree", tree, *parents, given=message.encode() + b"\n").decode().strip()
         git.run("update-ref", "--no-deref", ref, commit, NO_OBJECT)
     return commit
+
+
+def can_take_branches(program: str, folder: str) -> bool:
+    """Whether a folder is the root of a repository of which git can read the configuration and take objects here."""
+    path = Path(folder) / ".git"
+    try:
+        return path.is_dir() and _names_as_here(GitDirectory(program, path))
+    except (GitError, OSError):
+        return False
+
+
+def _names_as_here(git: GitDirectory) -> bool:
+    """Whether a repository names its objects as the snapshots do."""
+    return git.run("rev-parse", "--show-object-format").decode().strip() == "sha1"
 
 
 def _is_whole_repository(path: Path, branch: str) -> bool:

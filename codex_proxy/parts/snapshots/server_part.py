@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import tempfile
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,10 @@ import structlog
 from aiohttp import web
 
 from codex_proxy.app.server_parts import ServerPart, ServerParts
+from codex_proxy.core.faults import UserError
 from codex_proxy.core.own_errors import repeat
+from codex_proxy.core.safety import is_inside
+from codex_proxy.files.private import make_folder
 from codex_proxy.http.app_keys import CLIENTS, CLOCK, RUNS, SESSION_FILES
 from codex_proxy.parts import own_settings
 from codex_proxy.parts.sessions.files_of_turns import FILES_OF_TURNS, LIST_OF_ARTIFACTS, WORKTREES
@@ -114,4 +118,26 @@ def server_part(settings: Settings, environ: Mapping[str, str]) -> ServerPart | 
     if not program:
         log.warning("snapshots_off", reason="There is no git on the PATH that can be used.")
         return None
+    if own_settings(settings, SnapshotSettings).worktrees is not None:
+        _check_worktrees(settings)
     return SnapshotsPart(program)
+
+
+def _check_worktrees(settings: Settings) -> None:
+    """Makes the folder of worktrees that the operator names. Raises `UserError` if no session could work there."""
+    root = worktrees_of(settings)
+    above, workdir = os.path.dirname(root), os.path.realpath(settings.workdir)
+    if is_inside(root, workdir):
+        log.warning(
+            "worktrees_in_workspace",
+            folder=above,
+            reason=f"No turn that may write works in {workdir} itself, for it could change all worktrees.",
+        )
+    try:
+        make_folder(Path(root))
+        with tempfile.TemporaryFile(dir=root):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"PROXY_WORKTREES {above} cannot be used: {error.strerror}. Name a folder that this user can write."
+        ) from None

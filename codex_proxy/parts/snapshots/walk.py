@@ -22,8 +22,8 @@ from codex_proxy.parts.snapshots.objects import NewObjects, TreeEntry, encode_tr
 
 MAX_DEPTH: Final = 200
 """Maximum folders in each other."""
-MAX_NAMED: Final = 100
-"""Maximum paths that are named."""
+MAX_LEFT_OUT: Final = 100
+"""Maximum paths that are named of what is there and not kept; one more tells that there are others."""
 TIMED: Final = 1000
 """After how many entries of a folder the time is looked at."""
 EVERYTHING: Final = Rules().with_file(ignored.parse(b"*"))
@@ -35,6 +35,10 @@ _OPEN_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXE
 
 class SnapshotError(Exception):
     """There is no snapshot. The text says why, for the folder's owner."""
+
+
+class NotKeptError(SnapshotError):
+    """What the server keeps cannot be written or read, for which its folder or git is the cause."""
 
 
 class Limits(NamedTuple):
@@ -258,7 +262,7 @@ class Walk:
         return mark, TreeEntry(_mode_in_tree(mark[0]), self._objects.add("blob", content))
 
     def _name(self, path: tuple[str, ...]) -> None:
-        if len(self._not_kept) < MAX_NAMED:
+        if len(self._not_kept) <= MAX_LEFT_OUT:
             self._not_kept.append(_bytes_of(path))
 
     def _check_time(self) -> None:

@@ -46,6 +46,7 @@ class TurnReverted(TypedDict):
     session_id: str | None
     turn_id: str
     paths: list[str]
+    truncated: bool
     kept: str | None
 
 
@@ -76,6 +77,7 @@ class SessionWorktree(TypedDict):
     source: str
     repository: bool
     left_out: list[str]
+    truncated: bool
 
 
 class SessionMerged(TypedDict):
@@ -87,6 +89,7 @@ class SessionMerged(TypedDict):
     commit: str | None
     kept: str | None
     left_out: list[str]
+    truncated: bool
 
 
 class MergeBody(RequestModel, extra="allow"):

@@ -17,22 +17,25 @@ from msgspec.structs import replace
 
 from codex_proxy.core.faults import MAX_MESSAGE, Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.shown_text import excerpt
+from codex_proxy.http.body import name_ignored
 from codex_proxy.http.endpoint import json_response
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES
-from codex_proxy.parts.sessions.commands import conflict
+from codex_proxy.parts.sessions.commands import conflict, require_active
 from codex_proxy.parts.sessions.request_values import id_in, parse, sessions_at
 from codex_proxy.parts.sessions.sessions import Session
 from codex_proxy.parts.snapshots import wire
 from codex_proxy.parts.snapshots.difference import FilesDifferError
 from codex_proxy.parts.snapshots.folders import FolderName, FolderSnapshots
 from codex_proxy.parts.snapshots.forking import check_may_write
-from codex_proxy.parts.snapshots.git import GitError
-from codex_proxy.parts.snapshots.handlers import KEEPER, MAX_REVERTED, named, shown_paths
+from codex_proxy.parts.snapshots.git import GitError, write_fault
+from codex_proxy.parts.snapshots.handlers import KEEPER, MAX_REVERTED, is_cut, named, shown_paths
 from codex_proxy.parts.snapshots.merging import Merged, merge, work_in
 from codex_proxy.parts.snapshots.records import Worktree, worktree_of
 from codex_proxy.parts.snapshots.repositories import (
     BranchExistsError,
     NoRepositoryError,
+    UnusableRepositoryError,
+    can_take_branches,
     commit_to_branch,
     is_branch_name,
 )
@@ -55,8 +58,9 @@ async def retrieve_session_worktree(request: web.Request) -> web.Response:
         session_id=session.id,
         folder=worktree.folder,
         source=worktree.source,
-        repository=await in_thread(lambda: os.path.isdir(os.path.join(worktree.source, ".git"))),
+        repository=await in_thread(partial(can_take_branches, request.app[KEEPER].program, worktree.source)),
         left_out=shown_paths(worktree.left_out),
+        truncated=is_cut(worktree.left_out),
     )
     return json_response(found)
 
@@ -71,6 +75,10 @@ async def merge_session(request: web.Request) -> web.Response:
     branch = given.branch
     if branch is not None and not is_branch_name(branch):
         raise bad_request("'branch' must be a name that a branch of git can have, in ASCII.", "branch")
+    if given.message is not None and "\0" in given.message:
+        raise bad_request("'message' must not have the character U+0000.", "message")
+    if given.message is not None and branch is None:
+        name_ignored(request, ["message"])
     (sessions, owner), id = sessions_at(request), id_in(request)
     _, worktree = await _worktree(request)
     told: list[wire.SessionMerged] = []
@@ -106,11 +114,16 @@ def _check(request: web.Request, session: Session, worktree: Worktree) -> None:
     """Raises `Fault` if a turn is at work in one of the folders, or the key may not write in that of which the worktree
     was made.
     """
+    require_active(session)
     keeper = request.app[KEEPER]
     if session.turn or keeper.is_working_in(worktree.folder):
         raise conflict("A turn is at work in the worktree. Try again when it has ended.")
     if keeper.is_working_in(worktree.source):
         raise conflict(f"A turn is at work in {worktree.source}. Try again when it has ended.")
+    if not os.path.isdir(worktree.source):
+        raise conflict(
+            f"The folder {worktree.source} is gone. Make it again, or work on in {worktree.folder}."
+        )
     check_may_write(session, request[CLIENT], worktree.source, FIELD)
 
 
@@ -134,11 +147,12 @@ class _Merging:
             object="session.merged",
             session_id=self._session.id,
             source=self._worktree.source,
-            paths=shown_paths(tuple(merged.paths), MAX_REVERTED),
+            paths=shown_paths(merged.paths, MAX_REVERTED),
             branch=branch if commit else None,
             commit=commit or None,
             kept=merged.kept or None,
-            left_out=shown_paths(tuple(merged.left_out)),
+            left_out=shown_paths(merged.left_out),
+            truncated=len(merged.paths) > MAX_REVERTED or is_cut(merged.left_out),
         )
 
     async def _merged(self, branch: str | None, message: str) -> tuple[Merged, str]:
@@ -162,9 +176,11 @@ class _Merging:
             raise Fault(Failure(FaultKind.CONFLICT, message, param="branch")) from None
         except SnapshotError as error:
             raise conflict(f"The files cannot be read: {error}.") from None
+        except UnusableRepositoryError as error:
+            message = f"The repository in {worktree.source} can have no branch: {error}. Leave 'branch' out."
+            raise Fault(Failure(FaultKind.CONFLICT, excerpt(message, MAX_MESSAGE), param="branch")) from None
         except (GitError, OSError) as error:
-            message = f"The session cannot be merged: {error}."
-            raise Fault(Failure(FaultKind.INTERNAL, message)) from error
+            raise write_fault("The session cannot be merged", error) from error
         return merged, commit
 
     async def _into_folder(self) -> Merged:

@@ -27,14 +27,15 @@ from codex_proxy.parts.sessions.files_of_turns import NewWorktree
 from codex_proxy.parts.sessions.sessions import Session
 from codex_proxy.parts.snapshots.folders import FolderName, FolderSnapshots, names_in
 from codex_proxy.parts.snapshots.forking import check_may_write, write_tree
-from codex_proxy.parts.snapshots.git import GitError
+from codex_proxy.parts.snapshots.git import GitError, write_fault
 from codex_proxy.parts.snapshots.keeper import REF_OF_WORKTREES, SNAPSHOT_SECONDS, Keeper, id_in
 from codex_proxy.parts.snapshots.records import Worktree, worktree_of
 from codex_proxy.parts.snapshots.repositories import exclusions_of, make_repository
 from codex_proxy.parts.snapshots.threads import in_thread
-from codex_proxy.parts.snapshots.walk import SnapshotError
+from codex_proxy.parts.snapshots.walk import NotKeptError, SnapshotError
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import Record
+from codex_proxy.surfaces.requests.options import SANDBOX_HEADER
 
 log = structlog.get_logger(__name__)
 
@@ -58,17 +59,22 @@ class SessionWorktrees:
     async def made(self, client: Client, session: Session) -> AsyncIterator[NewWorktree]:
         asked = Turn(model="", history=(), workdir=session.environment["workspace_directory"])
         source = resolve_workdir(asked, FIELD, client.workspace).workdir
+        if session.sandbox == "read-only" != client.settings.sandbox:
+            message = "A session that only reads has no worktree: leave one of the two headers out."
+            raise Fault(Failure(FaultKind.NOT_ALLOWED, message, param=SANDBOX_HEADER))
         check_may_write(session, client, source, FIELD)
-        machine = await in_thread(partial(_named_machine, self._keeper.root))
+        try:
+            machine = await in_thread(partial(_named_machine, self._keeper.root))
+        except OSError as error:
+            raise write_fault("The worktree cannot be made", error) from error
         folder = os.path.join(client.workspace.own, _name_for(source, machine))
         try:
             try:
                 base, left_out = await self._copy(client, session, source, folder)
+            except (GitError, OSError, NotKeptError) as error:
+                raise write_fault("The worktree cannot be made", error) from error
             except SnapshotError as error:
                 raise conflict(f"The files of the folder cannot be copied: {error}.") from None
-            except (GitError, OSError) as error:
-                message = f"The worktree cannot be made: {error}."
-                raise Fault(Failure(FaultKind.INTERNAL, message, param=FIELD)) from error
             worktree = Worktree(
                 session=session.id, folder=folder, source=source, base=base, left_out=tuple(left_out)
             )

@@ -5,7 +5,7 @@ ranges are those of OpenAI's own types.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Annotated, Any, Final, Literal, LiteralString, TypeAlias, TypeVar
 
 import msgspec
@@ -107,7 +107,8 @@ def parse_as(model: type[M], body: bytes) -> tuple[M, FieldNotes]:
     try:
         parsed = model.model_validate(value, context=notes)
     except ValidationError as error:
-        raise _fault(error) from None
+        optional = {name for name, field in model.model_fields.items() if not field.is_required()}
+        raise _fault(error, optional=optional) from None
     notes.add_unknown_of(value, parsed)
     return parsed, notes
 
@@ -201,7 +202,8 @@ def check_length(field: str, count: int, limit: int) -> None:
         )
 
 
-def _fault(error: ValidationError, prefix: str = "") -> Fault:
+def _fault(error: ValidationError, prefix: str = "", optional: Container[str] = ()) -> Fault:
+    """`optional`: the names of the body's own fields that a request may leave out, of which null is no absence."""
     found = error.errors(include_url=False)
     # What is refused may be what the request gives instead of a missing field, as `prompt` instead of `input`.
     first = next((each for each in found if each["type"] != "missing"), found[0])
@@ -209,7 +211,7 @@ def _fault(error: ValidationError, prefix: str = "") -> Fault:
     param = prefix + _path(first["loc"])
     if kind == UNKNOWN_KIND:
         return _unknown_kind(param, value, context)
-    if kind == "missing" or (value is None and kind in _EXPECTED_TYPES):
+    if kind == "missing" or (value is None and kind in _EXPECTED_TYPES and param not in optional):
         return missing_parameter(param)
     if kind in _EXPECTED_TYPES:
         return wrong_type(param, value, _EXPECTED_TYPES[kind])

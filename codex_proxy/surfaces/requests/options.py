@@ -26,6 +26,16 @@ from codex_proxy.surfaces.requests.body import MAX_ITEMS, invalid_value
 MODE_HEADER: Final = "X-Codex-Mode"
 _HEADER_MODES: Final[dict[str, Mode | None]] = {"": None, "model": "model", "agent": "agent"}
 SANDBOX_HEADER: Final = "X-Codex-Sandbox"
+WORKTREE_HEADER: Final = "X-Codex-Worktree"
+"""With `true` a new session works in a folder of its own."""
+CHOICE_HEADERS: Final = (
+    MODE_HEADER,
+    "X-Codex-Workdir",
+    SANDBOX_HEADER,
+    "X-Codex-Activity",
+    WORKTREE_HEADER,
+)
+"""The headers by which clients choose how agents work."""
 SWITCHED_OFF: Final = (
     "Agent turns are disabled on this server or for your API key. Only the plain model is available."
 )

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any, Final
 
 import aiohttp
@@ -23,6 +25,7 @@ from openai.types.beta import (
 from openai.types.beta.agent_session_item import AgentSessionItem
 from openai.types.beta.agents.sessions.turn import Turn
 
+from scripts.gen_api import whole_document
 from tests.http.serving import Answer, Proxy
 from tests.parts.sessions.sdk_values import differences
 from tests.waiting import PATIENCE
@@ -72,6 +75,23 @@ def check_event(value: Any) -> None:
     assert not found, (found, value)
 
 
+@cache
+def _patterns() -> list[tuple[re.Pattern[str], dict[str, Any]]]:
+    paths: dict[str, dict[str, Any]] = whole_document()["paths"]
+    return [(re.compile(re.sub(r"\{\w+\}", "[^/]+", path)), item) for path, item in paths.items()]
+
+
+def _conflicts(path: str) -> set[tuple[str, bool]]:
+    """Returns the methods of a path, each with whether the document has a conflict among its answers."""
+    items = [item for pattern, item in _patterns() if pattern.fullmatch(path.partition("?")[0])]
+    return {
+        (method.upper(), "409" in operation["responses"])
+        for item in items
+        for method, operation in item.items()
+        if isinstance(operation, dict)
+    }
+
+
 class AgentsClient:
     """Requests to a proxy as the SDK sends them, and their answers as they are on the wire."""
 
@@ -82,7 +102,12 @@ class AgentsClient:
     async def ask(self, method: str, path: str, body: Any = None, **more: Any) -> Answer:
         """A request to a path below /v1/agents; the whole answer."""
         headers = self._headers | more.pop("headers", {})
-        return await self.proxy.send(method, f"/v1/agents{path}", body, headers=headers, **more)
+        answer = await self.proxy.send(method, f"/v1/agents{path}", body, headers=headers, **more)
+        if answer.status == 409 and method != "GET":
+            assert (method, True) in _conflicts(f"/agents{path}"), (
+                f"the document has no 409 of {method} {path}"
+            )
+        return answer
 
     async def get(self, path: str) -> Any:
         return await self._well("GET", path)

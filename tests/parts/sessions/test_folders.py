@@ -62,7 +62,11 @@ async def test_turns_that_may_write_work_in_no_folder_that_programs_obey(tmp_pat
     for each in (hooks, allowed / "src", allowed / ".vscode"):
         each.mkdir(parents=True)
     (work / "link").symlink_to(hooks)
-    settings = {"sandbox": "workspace-write", "workdir_roots": str(allowed), "state_dir": tmp_path / "state"}
+    settings: dict[str, Any] = {
+        "sandbox": "workspace-write",
+        "workdir_roots": str(allowed),
+        "state_dir": tmp_path / "state",
+    }
     async with fake_proxy(work, **settings) as proxy:
         client = AgentsClient(proxy)
         for folder in (hooks, hooks.parent, work / "link", allowed.parent, allowed / ".vscode"):

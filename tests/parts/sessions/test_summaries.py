@@ -84,6 +84,17 @@ async def test_a_summary_says_what_a_list_of_sessions_shows(client: AgentsClient
     assert (plain["mode"], plain["folder"], plain["sandbox"]) == ("model", None, None)
 
 
+async def test_a_change_of_a_summary_that_says_nothing_is_refused(client: AgentsClient) -> None:
+    path = f"/sessions/{await client.idle_session('Hello.')}/summary"
+    for body, says in (
+        ({}, "Give at least one"),
+        ({"foo": 1}, "Give at least one"),
+        ({"archived": None}, "expected a boolean, but got null"),
+    ):
+        answer = await client.ask("POST", path, body)
+        assert (answer.status, says in answer.error["message"]) == (400, True), answer.text
+
+
 async def test_a_long_first_message_is_cut_in_the_title(client: AgentsClient) -> None:
     found = await summary(client, await client.idle_session("word " * 100))
     assert len(found["title"]) == 80

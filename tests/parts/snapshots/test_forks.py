@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -144,3 +145,14 @@ async def test_a_fork_that_fails_leaves_nothing_in_its_folder(
             assert (await fork(client, worker.session, folder=str(target))).status == 500
         assert not target.exists()
         assert (await fork(client, worker.session, folder=str(target))).status == 201
+
+
+async def test_of_two_forks_into_one_folder_at_once_one_is_told_that_it_has_files(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        worker = Worker(client, folder)
+        await worker.turn(lambda: (folder / "a").write_text("1"))
+        forks = (fork(client, worker.session, folder=str(folder / "f")) for _ in range(2))
+        told = sorted([(each.status, each.text) for each in await asyncio.gather(*forks)])
+        assert [status for status, _ in told] == [201, 400]
+        assert "new or empty" in told[1][1]
+        assert files_in(folder / "f") == {"a": "1"}

@@ -34,6 +34,7 @@ async def test_a_reverted_turn_leaves_the_files_as_they_were_before_it(tmp_path:
             "session_id": worker.session,
             "turn_id": turn,
             "paths": ["changed", "gone", "made/file"],
+            "truncated": False,
             "kept": None,
         }
         assert (folder / "changed").read_text() == "old"

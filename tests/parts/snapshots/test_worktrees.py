@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import shutil
 import subprocess
 import threading
 from pathlib import Path
@@ -12,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from codex_proxy.core.faults import UserError
 from codex_proxy.files.writing import write_changes
 from codex_proxy.parts.sessions.files_of_turns import WORKTREES
-from codex_proxy.parts.snapshots import merging
+from codex_proxy.parts.snapshots import handlers, merging, worktree_handlers
 from codex_proxy.parts.snapshots.handlers import KEEPER
 from codex_proxy.parts.snapshots.worktrees import SessionWorktrees
 from tests.access.keyed import key_of, write_keys
@@ -151,7 +153,7 @@ async def test_files_that_are_too_large_are_named_where_they_are_missing(tmp_pat
             (folder / name).write_text("1" * (101 if name == "large" else 1))
         worker = await in_worktree(client, folder)
         worktree = await client.ask("GET", f"/sessions/{worker.session}/worktree")
-        assert worktree.body["left_out"] == ["large"]
+        assert (worktree.body["left_out"], worktree.body["truncated"]) == (["large"], False)
         await worker.turn(lambda: (worker.folder / "made").write_text("2" * 101))
         await worker.turn(lambda: (worker.folder / "a").write_text("2"))
         merged = await merge(worker)
@@ -162,6 +164,27 @@ async def test_files_that_are_too_large_are_named_where_they_are_missing(tmp_pat
             await chat.shows("Merge? y or nothing")
             chat.type("y")
             await chat.shows("Not merged, only in")
+
+
+async def test_a_list_of_paths_that_is_cut_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handlers, "MAX_REVERTED", 1)
+    monkeypatch.setattr(worktree_handlers, "MAX_REVERTED", 1)
+    async with snapshot_proxy(tmp_path, snapshot_max_file_bytes=100) as (client, folder):
+        for number in range(101):
+            (folder / f"large{number}").write_text("1" * 101)
+        worker = await in_worktree(client, folder)
+        worktree = await client.ask("GET", f"/sessions/{worker.session}/worktree")
+        assert (len(worktree.body["left_out"]), worktree.body["truncated"]) == (100, True)
+
+        def work() -> None:
+            for name in "ab":
+                (worker.folder / name).write_text("1")
+
+        turn = await worker.turn(work)
+        for done in (await merge(worker), await worker.revert(turn)):
+            assert (len(done.body["paths"]), done.body["truncated"]) == (1, True), done.text
+        again = await merge(worker, branch=None)
+        assert again.body["truncated"] is True  # the two files are removed again
 
 
 async def test_two_sessions_at_once_change_one_file_in_other_lines(tmp_path: Path) -> None:
@@ -347,6 +370,45 @@ async def test_a_branch_is_made_in_no_other_repository(tmp_path: Path) -> None:
         assert git(other, "branch") == git(folder, "branch") == ""
 
 
+async def test_a_repository_that_git_cannot_use_takes_no_branch_and_stays_as_it_is(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        (folder / "a").write_text("1")
+        worker = await in_worktree(client, folder)
+        await worker.turn(lambda: (worker.folder / "a").write_text("2"))
+        nul = await merge(worker, branch="b", message="a\0b")
+        assert (nul.status, nul.error["param"]) == (400, "message")
+        for path, content, shown in (("HEAD", "x", False), ("config", "[core", False), ("", "", False)):
+            git(folder, "init", "-q", *(() if path else ("--object-format=sha256",)))
+            if path:
+                (folder / ".git" / path).write_text(content)
+            answer = await merge(worker, branch="b")
+            assert (answer.status, answer.error["param"]) == (409, "branch"), (path, answer.text)
+            found = await client.ask("GET", f"/sessions/{worker.session}/worktree")
+            assert found.body["repository"] is shown, path
+            shutil.rmtree(folder / ".git")
+        answer = await merge(worker, message="not used")
+        assert (answer.status, answer.headers["x-codex-ignored-params"]) == (200, "message")
+
+
+async def test_a_folder_of_worktrees_that_cannot_be_used_is_told_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "in"):
+        with pytest.raises(UserError, match="PROXY_WORKTREES"):
+            async with snapshot_proxy(tmp_path, worktrees=place):
+                pass
+
+
+async def test_a_folder_of_worktrees_that_is_lost_later_is_no_fault_of_the_client(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path, worktrees=tmp_path / "trees") as (client, folder):
+        shutil.rmtree(tmp_path / "trees")
+        (tmp_path / "trees").write_text("")
+        answer = await create(client, folder)
+        assert (answer.status, answer.error["param"]) == (503, None), answer.text
+        assert str(tmp_path) not in answer.error["message"]
+        read = await create(client, folder, **{"X-Codex-Sandbox": "read-only"})
+        assert (read.status, read.error["param"]) == (403, "X-Codex-Sandbox")
+
+
 async def test_no_program_that_a_repository_names_for_its_missing_objects_runs(tmp_path: Path) -> None:
     async with snapshot_proxy(tmp_path) as (client, folder):
         git(folder, "init", "-q", "-b", "main")
@@ -361,7 +423,7 @@ async def test_no_program_that_a_repository_names_for_its_missing_objects_runs(t
         git(folder, "config", "protocol.ext.allow", "always")
         (folder / ".git" / "refs" / "heads" / "main").write_text("1" * 40 + "\n")
         answer = await merge(worker, branch="x")
-        assert (answer.status, ran.exists()) == (500, False), answer.text
+        assert (answer.status, ran.exists()) == (409, False), answer.text
         assert not (folder / ".git" / "refs" / "heads" / "x").exists()
 
 
@@ -503,10 +565,21 @@ async def test_a_workspace_that_is_gone_is_told_and_the_work_stays(tmp_path: Pat
         await worker.turn(lambda: (worker.folder / "a").write_text("1"))
         inner.rmdir()
         answer = await merge(worker)
-        assert (answer.status, answer.error["param"]) == (400, "environment.workspace_directory")
+        assert (answer.status, f"{inner} is gone" in answer.error["message"]) == (409, True)
         await worker.turn(lambda: (worker.folder / "b").write_text("2"))
         inner.mkdir()
         assert (await merge(worker)).body["paths"] == ["a", "b"]
+
+
+async def test_nothing_is_written_for_an_archived_session(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        worker = await in_worktree(client, folder)
+        turn = await worker.turn(lambda: (worker.folder / "a").write_text("1"))
+        await client.ask("POST", f"/sessions/{worker.session}/summary", {"archived": True})
+        for answer in (await merge(worker), await worker.revert(turn)):
+            assert (answer.status, "archived" in answer.error["message"]) == (409, True), answer.text
+        assert files_in(folder) == {}
+        assert files_in(worker.folder) == {"a": "1"}
 
 
 async def test_nothing_is_merged_while_a_turn_is_at_work(tmp_path: Path) -> None:
@@ -537,6 +610,24 @@ async def test_what_has_no_worktree_says_so(tmp_path: Path) -> None:
         assert "PROXY_SNAPSHOTS" in answer.error["message"]
 
 
+async def test_no_request_goes_on_without_the_worktree_that_it_asks_for(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        worker = Worker(client, folder)
+        await worker.turn(lambda: None)
+        for path in (
+            f"/v1/agents/sessions/{worker.session}/fork",
+            "/v1/responses/resp_1/session",
+            *("/v1/sessions", "/v1/responses", "/v1/chat/completions", "/v1/messages"),
+        ):
+            beta = {} if path == "/v1/sessions" else {"OpenAI-Beta": "agents=v1"}
+            answer = await client.proxy.send("POST", path, {}, headers={**ON, **beta, "x-api-key": "k"})
+            assert (answer.status, "No worktree is made here" in answer.text) == (400, True), (path, answer)
+        choices = {"X-Codex-Mode": "model", "X-Codex-Workdir": "/etc", "X-Codex-Sandbox": "read-only"}
+        made = await create(client, folder, **choices, **{"X-Codex-Worktree": "false"})
+        named = made.headers["x-codex-ignored-params"]
+        assert (made.status, named) == (201, "X-Codex-Mode, X-Codex-Workdir"), made.text
+
+
 async def test_a_person_at_a_terminal_merges_what_a_session_has_done(tmp_path: Path) -> None:
     async with snapshot_proxy(tmp_path) as (client, folder):
         git(folder, "init", "-q")
@@ -554,8 +645,9 @@ async def test_a_person_at_a_terminal_merges_what_a_session_has_done(tmp_path: P
             chat.type("/status")
             await chat.shows(str(worktree))
             (worktree / "a").write_text("2")
-            chat.type("/merge by-agent")
+            chat.type("/merge by-agent What it did")
             await chat.shows(f"One file is merged into the branch by-agent of {folder}: a")
+            assert git(folder, "log", "-1", "--format=%B", "by-agent").strip() == "What it did"
             chat.type("/merge")
             await chat.shows("Merge? y or nothing")
             chat.type("y")
