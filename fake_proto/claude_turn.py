@@ -59,6 +59,8 @@ class ClaudeTurn:
         """
         self._to_ask: list[tuple[Action, tuple[str, str, bool]]] = []
         """The calls of the step that are to be asked for, one after the other: the request, and the same."""
+        self._parents: dict[str, str] = {}
+        """The calls that tasks have made, with the call of each task."""
         self._message = ""
         self._index = 0
         self._answer: Any = None
@@ -96,7 +98,8 @@ class ClaudeTurn:
         self._outputs.append(output_text(content))
         self._agent.items.append({"type": "function_call_output", "call_id": call, "output": content})
         block = {"type": "tool_result", "tool_use_id": call, "content": content, **more}
-        self._send({"type": "user", "message": {"role": "user", "content": [block]}})
+        message = {"role": "user", "content": [block]}
+        self._send({"type": "user", "message": message, "parent_tool_use_id": self._parents.get(call)})
 
     # --- the steps ------------------------------------------------------------------------------------
 
@@ -235,15 +238,30 @@ class ClaudeTurn:
             yield self._script.delay
             return
         call_id, task = f"toolu_{self._agent.responses}_own_{self._index}", f"task_{self._agent.responses}"
-        given = {"description": "Ada", "prompt": action["task"]}
+        prompt = self._script.options.get("args") or action["task"]
+        given = {"description": "Ada", "prompt": prompt}
         yield from self._call(call_id, "Agent", [json.dumps(given)])
         about = {"type": "system", "task_id": task, "tool_use_id": call_id, "task_type": "local_agent"}
         self._send({**about, "subtype": "task_started", **given})
         answer = {"id": task, "role": "assistant", "content": [{"type": "text", "text": "Hello."}]}
         self._send({"type": "assistant", "message": answer, "parent_tool_use_id": call_id})
         yield self._script.delay
+        if prompt == "[[fake:approval]]":
+            yield from self._ask_in(task, call_id)
         self._send({**about, "subtype": "task_notification", "status": "completed", "summary": "Hello."})
         self._output(call_id, "Hello.")
+
+    def _ask_in(self, task: str, parent: str) -> Waits:
+        """Asks for the permission to run a command of a task, which the call `parent` has begun."""
+        call_id, given = f"{parent}_asked", {"command": "make three"}
+        self._parents[call_id] = parent
+        block = {"type": "tool_use", "id": call_id, "name": "Bash", "input": given}
+        message = {"id": f"{task}_asks", "role": "assistant", "content": [block]}
+        self._send({"type": "assistant", "message": message, "parent_tool_use_id": parent})
+        wanted = _permission(call_id, "Bash", given) | {"agent_id": task}
+        self._asked[self._agent.ask("permission", wanted, self._script.faults)] = (call_id, "ok", False)
+        while self._asked:
+            yield None
 
     def play_unknown_request(self, action: Action) -> Waits:
         """Sends a control request that no client knows, and takes any answer."""

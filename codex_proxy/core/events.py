@@ -314,6 +314,8 @@ class ApprovalRequested(_Event, tag="approval_requested", frozen=True, gc=False)
     """The item of the call that is asked for, if it is told."""
     of_server: bool = False
     """Whether this server asks, before it calls an MCP server, and not the agent."""
+    subagent: str = ""
+    """The subagent that asks, as the agent calls it; empty: it is the agent itself."""
 
 
 class InputRequested(_Event, tag="input_requested", frozen=True, gc=False):

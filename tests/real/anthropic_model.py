@@ -25,8 +25,8 @@ IN, CACHED, WRITTEN, OUT = 200, 1000, 50, 34
 
 
 def script(*steps: dict[str, Any]) -> str:
-    """The end of a prompt that scripts the model."""
-    return "SCRIPT: " + json.dumps(steps)
+    """The end of a prompt that scripts the model. A script in a step, for a subagent, is found by that alone."""
+    return "SCRIPT: " + json.dumps(steps).replace("SCRIPT:", "SCRIP\\u0054:")
 
 
 @dataclass

@@ -253,6 +253,41 @@ async def test_a_subagent_has_a_thread_with_its_own_log_also_after_a_kill(progra
     assert await session.listed() == session.events
 
 
+async def test_what_a_subagent_asks_for_is_answered_in_the_session(program: Program) -> None:
+    if not isinstance(program, OnClaudeCode):
+        pytest.skip("what a subagent of Codex asks for is declined")
+    self_only: Any = {"type": "coordinator", "agents": [{"type": "self"}]}
+    session = await Session.create(program, ASK_FOR_COMMANDS, multiagent=self_only)
+    file = program.workdir / "asked by a subagent"
+    commands = [program.runs(f"echo {word} >> '{file}'") for word in ("denied", "allowed")]
+    task = program.prompt(*commands, program.says("It is written."))
+    async with session.reading():
+        await session.say(program.delegates(task), program.says("Done."))
+        for decision, words in (("deny", {"deny_message": "Not this one."}), ("allow", {})):
+            use = await session.until_asked()
+            assert not file.exists()
+            await session.confirm(use, decision, **words)
+        assert await session.until_rest() == "end_turn"
+    assert file.read_text() == "allowed\n"
+    threads = program.client.beta.sessions.threads
+    _, kid = [each async for each in threads.list(session.id)]
+    asked = [event for event in session.events if event["type"] == "agent.tool_use"]
+    answers = [event for event in session.events if event["type"] == "user.tool_confirmation"]
+    assert [event["evaluated_permission"] for event in asked] == ["ask", "ask"]
+    assert {event["session_thread_id"] for event in [*asked, *answers]} == {kid.id}
+    events: list[Any] = [
+        event.to_dict(mode="json") async for event in threads.events.list(kid.id, session_id=session.id)
+    ]
+    check_log(events)
+    calls = [event for event in events if event["type"] == "agent.tool_use"]
+    assert [call["id"] for call in calls] == [event["id"] for event in asked]
+    assert {call.get("session_thread_id") for call in calls} == {None}
+    results = [event for event in events if event["type"] == "agent.tool_result"]
+    assert [each["is_error"] for each in results] == [True, False]
+    assert "Not this one." in str(results[0]["content"])
+    assert await session.listed() == session.events
+
+
 def run_example(client: Anthropic, prompt: str) -> tuple[list[str], str]:
     """A program that was written for Anthropic's service. Returns the types of the calls that it has answered, and the
     agent's last words.

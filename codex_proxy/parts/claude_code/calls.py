@@ -310,6 +310,7 @@ def question_event(request_id: str, request: ControlRequest, turn: Turn) -> Appr
         request.description,
         "" if within else UNCONFINED,
         item_id=request.tool_use_id or "",
+        subagent=request.agent_id if turn.subagents else "",
     )
 
 

@@ -214,7 +214,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         if settings:
             self._unready.add(SETTINGS)
             self._writes.append(control_request(SETTINGS, "apply_flag_settings", settings=settings))
-        self._turn = without_content(turn)
+        self._turn, self._tasks = without_content(turn), Tasks(turn.toolset)
         return self._take_step()
 
     @property

@@ -180,6 +180,8 @@ class ControlRequest(msgspec.Struct, frozen=True):
     input: msgspec.Raw = msgspec.Raw()
     description: str = ""
     """The model's words for a call that asks for permission."""
+    agent_id: str = ""
+    """The task whose call it is; empty for the agent's own."""
 
 
 class ControlResponse(msgspec.Struct, frozen=True):

@@ -28,8 +28,10 @@ from codex_proxy.core.events import (
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import ActionDetails, Activity, Message, SubagentAction
 from codex_proxy.core.json_values import UNREADABLE
+from codex_proxy.core.turn import Toolset
 from codex_proxy.parts.claude_code.calls import activity, output_text
 from codex_proxy.parts.claude_code.messages import WholeBlock, WholeMessage
+from codex_proxy.parts.claude_code.own_tools import with_use
 
 AGENT_TOOLS: Final = frozenset({"Agent", "Task"})
 STARTED, ENDED = "task_started", "task_notification"
@@ -74,7 +76,8 @@ def described(id: str, tool: str, input: msgspec.Raw | None) -> Activity:
 class Tasks:
     """The tasks of one turn."""
 
-    def __init__(self) -> None:
+    def __init__(self, toolset: Toolset | None = None) -> None:
+        self._toolset = toolset
         self._by_call: dict[str, str] = {}
         """The tasks that have not ended, by the calls that they serve."""
         self._made_by: dict[str, str] = {}
@@ -116,7 +119,9 @@ class Tasks:
             yield from _message(id, block.text)
         elif block.type == "tool_use":
             self._made_by[block.id or ""] = task
-            yield ItemStarted(described(block.id or id, block.name or "", block.input))
+            found = described(block.id or id, block.name or "", block.input)
+            details = with_use(found.details, block.name or "", block.input, self._toolset)
+            yield ItemStarted(msgspec.structs.replace(found, details=details))
         elif block.type == "tool_result" and block.tool_use_id:
             if text := output_text(block.content):
                 yield OutputDelta(block.tool_use_id, text)

@@ -209,10 +209,11 @@ def _shown(shown: Shown, _: LogOf, entries: Mapping[str, Entry]) -> Any:
 def _acted(acted: Acted, _: LogOf, __: object) -> Any:
     whole = WholeItem.of(AgentItem(acted.row).events())
     use = whole.details.use
-    policy = {}
+    policy = dict[str, Any]()
     if use is not None and use.permission is not None:
         allowed = "ask" if use.permission == "always_ask" else "allow"
         policy = {"evaluated_permission": allowed, "evaluation": {"type": use.permission}}
+    policy |= of_thread(acted.subagent)
     if whole.is_mcp_call:
         shown = whole.object("", "")
         given = shown["arguments"] if isinstance(shown["arguments"], dict) else {}
@@ -271,7 +272,12 @@ def _answered(answered: Answered, _: LogOf, entries: Mapping[str, Entry]) -> Any
 def _decided(decided: Decided, _: LogOf, __: object) -> Any:
     words = {"deny_message": decided.words} if decided.words else {}
     fields = {"tool_use_id": event_id(decided.item), "result": "allow" if decided.approve else "deny"}
-    return "user.tool_confirmation", {**fields, **words}
+    return "user.tool_confirmation", {**fields, **words, **of_thread(decided.subagent)}
+
+
+def of_thread(subagent: str) -> dict[str, str]:
+    """Returns the field that tells the thread of a subagent whose call is in the session's log."""
+    return {"session_thread_id": thread_id(subagent)} if subagent else {}
 
 
 def _thread(kind: str, **more: Any) -> Callable[[Any, LogOf, object], Any]:

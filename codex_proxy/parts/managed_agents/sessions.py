@@ -25,6 +25,7 @@ from codex_proxy.parts.managed_agents.events import (
     decision_id,
     event_id,
     item_of,
+    of_thread,
     thread_id,
 )
 from codex_proxy.parts.managed_agents.pages import optional_time, time_text
@@ -151,6 +152,8 @@ class Sending:
         if event.deny_message and event.result == "allow":
             raise bad_request("It is only allowed when 'result' is 'deny'.", f"{place}.deny_message")
         item, words = item_of(event.tool_use_id), event.deny_message or ""
+        request_id = request_id_of(item)
+        asked = next((each for each in self._session.open_asks if each.request_id == request_id), None)
         decision: Literal["approve", "deny"] = "approve" if event.result == "allow" else "deny"
         shown = {
             "type": event.type,
@@ -158,8 +161,9 @@ class Sending:
             "tool_use_id": event.tool_use_id,
             "result": event.result,
             **({"deny_message": words} if words else {}),
+            **of_thread(asked.subagent if asked else ""),
         }
-        approval = Approval(request_id_of(item), decision, words, once=True)
+        approval = Approval(request_id, decision, words, once=True)
         self.sent.append(Sent(shown, approval, place))
 
     def add_result(self, event: wire.CustomResultEvent, place: str, turn: str, call_id: str) -> None:

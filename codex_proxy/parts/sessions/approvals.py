@@ -66,6 +66,8 @@ class Ask(msgspec.Struct, frozen=True, tag="ask"):
     """Whether the user is asked for more than a permission: to fill in a form, or to open a page. Names do not tell it:
     a tool may be called so, too.
     """
+    subagent: str = ""
+    """The id of the subagent that asks; empty if it is the session's own agent."""
 
     @property
     def fields(self) -> list[FormField]:
@@ -157,16 +159,22 @@ class TurnAsks:
         self._early[ask.request_id] = ask
 
     def ask(
-        self, event: ApprovalRequested, item: str, turn: str, new_id: Callable[[], str], rules: TurnRules
+        self,
+        event: ApprovalRequested,
+        call: tuple[str, str],
+        turn: str,
+        new_id: Callable[[], str],
+        rules: TurnRules,
     ) -> Ask:
-        """Returns a question that the agent asks now, with its answer if it has one. `item`: the id of the entry of the
-        call; empty if it is not known.
+        """Returns a question that the agent asks now, with its answer if it has one. `call`: the id of the entry of the
+        call, empty if it is not known; and that of the subagent that asks, empty if it is the session's own agent.
         """
+        item, subagent = call
         id = request_id_of(item) if item else ""
         if not id or id in self._asked:  # an agent may ask twice about a call
             id = new_id()
         self._asked.add(id)
-        ask, early = replace(ask_of(event, id, turn), item=item), self._early.pop(id, None)
+        ask, early = replace(ask_of(event, id, turn), item=item, subagent=subagent), self._early.pop(id, None)
         ask = replace(ask, rule=rule_of(event, rules.folder))
         if early is not None:
             answered = replace(ask, answered=early.answered, denial=early.denial)

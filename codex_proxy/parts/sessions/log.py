@@ -78,6 +78,10 @@ class Acted(_Logged, tag="acted", frozen=True):
     item: str
     row: msgspec.Raw
     """The item without its output: a row of core events."""
+    subagent: str = ""
+    """The subagent whose call it is, of which the client is asked in the session's log; empty for calls of the log's
+    own agent.
+    """
 
 
 class Ended(_Logged, tag="ended", frozen=True):
@@ -103,6 +107,8 @@ class Decided(_Logged, tag="decided", frozen=True):
     item: str
     approve: bool
     words: str = ""
+    subagent: str = ""
+    """As of `Acted`."""
 
 
 class Interrupted(_Logged, tag="interrupted", frozen=True):

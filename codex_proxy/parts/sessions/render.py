@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
+import msgspec
+
 from codex_proxy.core.events import (
     ApprovalRequested,
     ArgumentsDelta,
@@ -102,6 +104,11 @@ class _Open(NamedTuple):
     whole: WholeItem
     shown: bool = True
     """Whether this API shows it."""
+
+    @property
+    def row(self) -> msgspec.Raw:
+        """The item as it is now, as a row of core events."""
+        return AgentItem.of(self.whole.events()).row
 
 
 class _Steps:
@@ -271,6 +278,11 @@ class TurnRenderer:
         opened = self._open.get(own_id)
         return "" if opened is None else opened.id
 
+    def open_call(self, own_id: str) -> tuple[str, msgspec.Raw] | None:
+        """Returns an open item by its id among the events, as `Acted` has it; None if there is none."""
+        opened = self._open.get(own_id)
+        return None if opened is None else (opened.id, opened.row)
+
     def calls_to_ask(self) -> Iterator[tuple[str, ToolUse]]:
         """Yields the open calls of which the client is asked, each with the id of its entry."""
         for opened in self._open.values():
@@ -314,8 +326,7 @@ class TurnRenderer:
     def _log_call(self, opened: _Open) -> None:
         """Logs a call of one of the agent's own tools, or of an MCP server."""
         self.acting[opened.id] = opened.whole.is_mcp_call
-        row = AgentItem.of(opened.whole.events()).row
-        self.events.append(Acted(self.log.number(), opened.id, row))
+        self.events.append(Acted(self.log.number(), opened.id, opened.row))
 
     def _add_call(self, whole: WholeItem) -> None:
         """Adds a call of a toolset, which has its entry from its beginning: clients may be asked about it. This API

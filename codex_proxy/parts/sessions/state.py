@@ -281,7 +281,7 @@ class SessionState:
         if answered.rule is not None and answered.for_session:
             self._set(rules=with_rule(self.session.rules, answered.rule))
         call, approve = ask.item or ask.request_id, given.choice == "approve"
-        self._told.append(Decided(self._log.number(), call, approve, given.denial))
+        self._told.append(Decided(self._log.number(), call, approve, given.denial, ask.subagent))
         if ask.asked:
             self._leave_out(ask, now)
         else:
@@ -535,14 +535,18 @@ class SessionState:
         assert turn is not None, "a run has a turn"
         asks = list[Ask]()
         for event in renderer.asks:
-            item = renderer.entry_id(event.item_id)
+            call = renderer.entry_id(event.item_id), ""
+            if event.subagent:
+                call = self._subagents.show_asked(event.subagent, event.item_id)
+                self._take_subagents()
             rules = TurnRules(self._folder, self.session.rules if self.rules_apply else ())
-            ask = self.turn_asks.ask(event, item, turn.id, partial(renderer.new_id, "mcpr"), rules)
+            ask = self.turn_asks.ask(event, call, turn.id, partial(renderer.new_id, "mcpr"), rules)
             self._asks[ask.request_id] = ask
             if not ask.answered:
                 asks.append(ask)
             elif ask.for_session:
-                self._told.append(Decided(self._log.number(), ask.item or ask.request_id, approve=True))
+                id = ask.item or ask.request_id
+                self._told.append(Decided(self._log.number(), id, approve=True, subagent=ask.subagent))
         renderer.asks = []
         if asks:
             self._set_turn(status="waiting", items=renderer.items)  # whose ids were counted, too

@@ -29,6 +29,7 @@ from codex_proxy.core.events import (
 from codex_proxy.core.items import ActionDetails, Activity
 from codex_proxy.parts.sessions.log import (
     LOGGED,
+    Acted,
     Heard,
     Log,
     Logged,
@@ -184,6 +185,20 @@ class Subagents:
         for subagent in self.known:
             if subagent.own_id not in but and subagent.closed_at is None:
                 self._close(subagent, now)
+
+    def show_asked(self, own_id: str, item_id: str) -> tuple[str, str]:
+        """Logs a call of a subagent, about which the agent asks, also in the session's log: there clients look for what
+        waits for them. Returns the id of its entry, empty if the call is not known, and that of the subagent.
+        """
+        subagent = self._known.get(own_id)
+        if subagent is None:
+            return "", ""
+        renderer = self._renderers.get(own_id)
+        call = None if renderer is None else renderer.open_call(item_id)
+        if call is None:
+            return "", subagent.id
+        self.events.append(Acted(self._log.number(), *call, subagent.id))
+        return call[0], subagent.id
 
     # --- a subagent -------------------------------------------------------------------------------
 

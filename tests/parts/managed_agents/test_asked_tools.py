@@ -98,6 +98,36 @@ async def test_a_denied_call_of_codex_has_a_result_with_the_words_of_the_denial(
         assert told == await client.events(id)
 
 
+@pytest.mark.parametrize(("decision", "failed"), [("allow", False), ("deny", True)])
+async def test_what_a_subagent_asks_for_is_asked_and_answered_in_the_session(
+    client: ManagedClient, decision: str, failed: bool
+) -> None:
+    several = {"multiagent": {"type": "coordinator", "agents": [{"type": "self"}]}}
+    agent = await client.well("POST", "/agents", {"name": "Boss", "model": "m", "tools": [ASK], **several})
+    id = await client.new_session(agent=agent["id"])
+    async with client.stream(id) as stream:
+        await client.send(id, message("[[fake:subagent args='[[fake:approval]]']]"))
+        (use,) = (await stream.until(IDLE))["stop_reason"]["event_ids"]
+        copied = next(event for event in stream.events if event["id"] == use)
+        assert copied["input"] == {"command": "make three"}
+        assert copied["evaluated_permission"] == "ask"
+        (sent,) = await client.send(id, confirm(use, decision))
+        told = await client.until_rest(id, stream)
+    assert told == await client.events(id)
+    _, child = await client.threads(id)
+    answer = next(event for event in told if event["type"] == "user.tool_confirmation")
+    assert answer["id"] == sent["id"]
+    threads = [event["session_thread_id"] for event in (copied, answer, sent)]
+    assert threads == [child["id"]] * 3
+    own = await client.events(id, thread=child["id"])
+    call = next(event for event in own if event["type"] == "agent.tool_use")
+    assert call["id"] == use
+    assert "session_thread_id" not in call
+    results = [event for event in own if event["type"] == "agent.tool_result"]
+    assert [(each["tool_use_id"], each["is_error"]) for each in results] == [(use, failed)]
+    assert "agent.tool_result" not in kinds(told), "what came of it is in the subagent's log"
+
+
 async def test_answers_that_come_before_the_agent_asks_are_given_when_it_asks(client: ManagedClient) -> None:
     id = await client.new_session(tools=[ASK])
     async with client.stream(id) as stream:
