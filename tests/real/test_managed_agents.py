@@ -288,6 +288,38 @@ async def test_what_a_subagent_asks_for_is_answered_in_the_session(program: Prog
     assert await session.listed() == session.events
 
 
+async def test_a_kill_while_a_subagent_works_ends_its_call_and_its_turn(program: Program) -> None:
+    if not isinstance(program, OnClaudeCode):
+        pytest.skip("a subagent of the scripted Codex has no commands")
+    self_only: Any = {"type": "coordinator", "agents": [{"type": "self"}]}
+    session = await Session.create(program, TOOLSET, multiagent=self_only)
+    file = program.workdir / "a subagent works"
+    task = program.prompt(program.runs(f"echo ran >> '{file}'; tail -f /dev/null"))
+    async with session.reading():
+        await session.say(program.delegates(task), program.says("Done."))
+        await session.until(lambda event: event["type"] == "session.thread_status_running")
+        await eventually(file.exists)
+        await _kill_and_start(program, [session])
+    async with session.reading():
+        await session.catch_up()
+        assert session.events[-1]["stop_reason"]["type"] == "retries_exhausted"
+        threads = program.client.beta.sessions.threads
+        _, kid = [each async for each in threads.list(session.id)]
+        assert kid.status == "idle"
+        events: list[Any] = [
+            event.to_dict(mode="json") async for event in threads.events.list(kid.id, session_id=session.id)
+        ]
+        check_log(events)
+        assert [each["is_error"] for each in events if each["type"] == "agent.tool_result"] == [True]
+        assert events[-1]["type"] == "session.thread_status_idle"
+        told = [kind for kind in kinds(session.events) if kind.startswith("session.thread_")]
+        assert told[-2:] == ["session.thread_status_running", "session.thread_status_idle"]
+        await session.say(program.says("Hello."))
+        assert await session.until_rest() == "end_turn"
+    assert count_of(file) == 1
+    assert await session.listed() == session.events
+
+
 def run_example(client: Anthropic, prompt: str) -> tuple[list[str], str]:
     """A program that was written for Anthropic's service. Returns the types of the calls that it has answered, and the
     agent's last words.

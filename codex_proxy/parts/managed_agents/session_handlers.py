@@ -496,7 +496,8 @@ async def archive_session_thread(request: web.Request) -> web.Response:
     """Refuses to archive a thread: those of subagents end with the session."""
     await _thread(request)
     raise bad_request(
-        "Threads are not archived here: those of subagents rest between the turns, and end with the session."
+        "Threads are not archived here: those of subagents rest between the turns, and end with the session. "
+        "Archive the session, or leave it out."
     )
 
 

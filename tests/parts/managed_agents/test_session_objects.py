@@ -252,6 +252,15 @@ async def test_subagents_are_threads_with_logs_of_their_own(tmp_path: Path) -> N
         assert kinds(own)[0] == "session.thread_created"
         assert said(own, "agent.thread_message_received")[0] == "Say hello."
         assert await client.events(id, thread=primary["id"]) == told
+        alone = {"type": "user.interrupt", "session_thread_id": child["id"]}
+        assert await client.refused(400, f"/sessions/{id}/events", {"events": [alone]}) == (
+            "events[0].session_thread_id: a subagent alone cannot be interrupted here. "
+            "Leave it out to interrupt the session."
+        )
+        archive = f"/sessions/{id}/threads/{child['id']}/archive"
+        assert (await client.refused(400, archive)).endswith(
+            "end with the session. Archive the session, or leave it out."
+        )
         await client.refused(404, f"/sessions/{id}/threads/sthr_x/events", method="GET")
         async with client.stream(id, path=f"threads/{child['id']}/stream") as stream:
             await client.well("DELETE", f"/sessions/{id}")
