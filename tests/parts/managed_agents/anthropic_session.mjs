@@ -1,18 +1,21 @@
-// A whole session with Anthropic's SDK for TypeScript: a confirmed and a denied command, and a custom tool.
+// A whole session with Anthropic's SDK for TypeScript: a confirmed and a denied call, and a custom tool. Arguments:
+// address, key, two prompts; and the address of an MCP server, where a model server is the agent and runs no commands.
 import Anthropic from "@anthropic-ai/sdk";
 
 const client = new Anthropic({ baseURL: process.argv[2], apiKey: process.argv[3], maxRetries: 0 });
 const { agents, environments, sessions } = client.beta;
-const [asks, calls] = process.argv.slice(4);
+const [asks, calls, desk] = process.argv.slice(4);
+const toolset = {
+  type: "agent_toolset_20260401",
+  configs: [{ name: "bash", enabled: true, permission_policy: { type: "always_ask" } }],
+};
 
 const agent = await agents.create({
-  model: "codex-5",
+  model: desk ? "small" : "codex-5",
   name: "Helper",
+  mcp_servers: desk ? [{ type: "url", name: "desk", url: desk }] : [],
   tools: [
-    {
-      type: "agent_toolset_20260401",
-      configs: [{ name: "bash", enabled: true, permission_policy: { type: "always_ask" } }],
-    },
+    desk ? { type: "mcp_toolset", mcp_server_name: "desk" } : toolset,
     {
       type: "custom",
       name: "get_weather",
@@ -56,7 +59,7 @@ for await (const event of stream) {
 const listed = [];
 for await (const event of sessions.events.list(session.id, { limit: 3 })) listed.push(event);
 const text = (event) => event.content.map((block) => block.text).join("");
-const results = seen.filter((event) => event.type === "agent.tool_result");
+const results = seen.filter((event) => /^agent\.(mcp_)?tool_result$/.test(event.type));
 const found = await sessions.retrieve(session.id);
 await sessions.archive(session.id);
 let refused;

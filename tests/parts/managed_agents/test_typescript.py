@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.http.serving import fake_proxy
+from tests.mcp.serving import web_server
 from tests.model_server import call, proxy_before, stream, text, upstream
 from tests.npm import run_beside
 from tests.parts.sessions.approving import ASKING, KEY
@@ -46,6 +47,31 @@ async def test_the_sdk_for_typescript_confirms_denies_and_answers_in_a_session(t
     assert printed == {
         "said": ["Hello from the deterministic fake agent.", "It is sunny."],
         "results": [["Not this one.", True], ["ok\n", False]],
+        "custom": ["get_weather"],
+        "same": True,
+        "found": ["A session", "idle"],
+        "refused": 409,
+        "deleted": "session_deleted",
+    }
+
+
+@pytest.mark.part("upstream")
+async def test_the_sdk_for_typescript_confirms_and_denies_on_a_model_server(tmp_path: Path) -> None:
+    with web_server("http", "--only", "get_weather") as (port, _):
+        url = f"http://localhost:{port}/mcp"
+        given = {"mcp_allowed_urls": url, "api_key": KEY}
+        async with upstream() as server, proxy_before(server.url, tmp_path, **given) as proxy:
+            wanted = stream(call("desk__get_weather", '{"city":"Paris"}'), finish="tool_calls")
+            own = stream(call("get_weather", '{"city":"Paris"}'), finish="tool_calls")
+            server.script = [wanted, wanted, text("It is asked."), own, text("It is sunny.")]
+            arguments = (proxy.url, KEY, "How is it?", "And now?", url)
+            printed = await run_beside(SDK, program("anthropic_session.mjs"), tmp_path, *arguments)
+    printed = json.loads(printed)
+    (denied, failed), (allowed, _) = printed.pop("results")
+    assert ("Not this one." in denied, failed) == (True, True)
+    assert "Sunny in Paris." in allowed
+    assert printed == {
+        "said": ["It is asked.", "It is sunny."],
         "custom": ["get_weather"],
         "same": True,
         "found": ["A session", "idle"],
