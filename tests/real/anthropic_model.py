@@ -79,7 +79,7 @@ class AnthropicModel:
             await response.write(f"event: {type}\ndata: {json.dumps({'type': type, **fields})}\n\n".encode())
 
         usage = {
-            "input_tokens": IN,
+            "input_tokens": step.get("in", IN),
             "cache_read_input_tokens": CACHED,
             "cache_creation_input_tokens": WRITTEN,
             "output_tokens": 1,
