@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,7 +60,7 @@ async def test_the_sdk_for_typescript_confirms_denies_and_answers_in_a_session(t
 async def test_the_sdk_for_typescript_confirms_and_denies_on_a_model_server(tmp_path: Path) -> None:
     with web_server("http", "--only", "get_weather") as (port, _):
         url = f"http://localhost:{port}/mcp"
-        given = {"mcp_allowed_urls": url, "api_key": KEY}
+        given: Any = {"mcp_allowed_urls": url, "api_key": KEY}
         async with upstream() as server, proxy_before(server.url, tmp_path, **given) as proxy:
             wanted = stream(call("desk__get_weather", '{"city":"Paris"}'), finish="tool_calls")
             own = stream(call("get_weather", '{"city":"Paris"}'), finish="tool_calls")
