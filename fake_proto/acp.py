@@ -103,6 +103,7 @@ class AcpAgent(RpcAgent):
             "initialize": self._initialize,
             "session/new": self._new,
             "session/load": self._load,
+            "session/fork": self._fork,
             "session/set_mode": self._set_mode,
             "session/set_model": self._set_model,
             "session/prompt": self._prompt,
@@ -137,7 +138,7 @@ class AcpAgent(RpcAgent):
             "loadSession": True,
             "promptCapabilities": {"image": True},
             "mcpCapabilities": {"http": not self.faults.has("stdio_tools")},
-            "sessionCapabilities": {"close": {}, "delete": {}},
+            "sessionCapabilities": {"close": {}, "delete": {}, "fork": {}},
         }
         self.asks_user = "elicitation" in params.get("clientCapabilities", {})
         version = 2 if self.faults.has("other_version") else params["protocolVersion"]
@@ -170,6 +171,18 @@ class AcpAgent(RpcAgent):
                 content = {"type": "text", "text": part.get("text", "")}
                 self.update(session.identifier, {"sessionUpdate": kind, "content": content}, self.faults)
         self.answer(identifier, self._offer(session))
+
+    def _fork(self, identifier: Any, params: Params) -> None:
+        """Copies a session, and opens the copy."""
+        name = params["sessionId"]
+        source = self._sessions.get(name) or self._closed.get(name) or self.files.read(name)
+        if source is None or self.faults.has("forgets"):
+            raise RpcError("no such session")
+        copy = AcpSession(self._new_name(), self._connect(params["mcpServers"]), source.model, params["cwd"])
+        copy.items = list(source.items)
+        self.files.write(copy)
+        self._sessions[copy.identifier] = copy
+        self.answer(identifier, {"sessionId": copy.identifier, **self._offer(copy)})
 
     def _delete(self, identifier: Any, params: Params) -> None:
         closed = self._closed.pop(params["sessionId"], None)

@@ -102,6 +102,11 @@ class Agent(Protocol):
         and the turn `known`, oldest first; empty if the agent cannot tell. Raises `Fault`.
         """
 
+    async def fork_session(self, id: str, workdir: str) -> str:
+        """Has the agent copy a session that it has stored and on which no turn goes on, as one of the folder `workdir`.
+        Returns the copy's id; empty if the agent cannot copy it. Raises `Fault`.
+        """
+
     async def delete_session(self, id: str) -> None:
         """Deletes a session that the agent has stored for a turn (`Turn.stored_session`), if it is still there. Raises
         `Fault`: CONFLICT while another program uses it.
@@ -153,6 +158,9 @@ class AgentBase:
 
     async def turns_elsewhere(self, id: str, conversation: str, known: str) -> tuple[TurnElsewhere, ...]:
         return ()
+
+    async def fork_session(self, id: str, workdir: str) -> str:
+        return ""
 
     async def delete_session(self, id: str) -> None: ...
 
@@ -213,6 +221,9 @@ class AgentInFront(ABC):
 
     async def turns_elsewhere(self, id: str, conversation: str, known: str) -> tuple[TurnElsewhere, ...]:
         return () if self._agent is None else await self._agent.turns_elsewhere(id, conversation, known)
+
+    async def fork_session(self, id: str, workdir: str) -> str:
+        return "" if self._agent is None else await self._agent.fork_session(id, workdir)
 
     async def delete_session(self, id: str) -> None:
         if self._agent is not None:

@@ -221,6 +221,18 @@ class RunServices:
             log.warning("agent_session_not_read", agent=agent, reason=type(error).__name__)
         return ()
 
+    async def fork_stored(self, agent: str, id: str, folder: str) -> str:
+        """Has an agent copy a session that it has stored (`Agent.fork_session`). Returns the copy's id; empty where the
+        agent cannot, which is logged.
+        """
+        try:
+            for each in all_agents(self.agent):
+                if each.name == agent:
+                    return await each.fork_session(id, folder)
+        except (Fault, OSError) as error:
+            log.warning("agent_session_not_forked", agent=agent, reason=type(error).__name__)
+        return ""
+
     async def delete_stored(self, owner: str, conversation: str, agent: str, id: str) -> None:
         """Deletes a session that an agent has stored for a conversation; one that cannot be deleted is logged. Raises
         `Fault` CONFLICT while another program uses it.

@@ -12,9 +12,13 @@ from typing import Any
 
 import pytest
 
+from codex_proxy.core.faults import bad_request
+from codex_proxy.parts.sessions.service import Sessions
+from codex_proxy.runs.services import RunServices
 from tests.http.serving import fake_proxy
 from tests.parts.sessions.driving import WEATHER, AgentsClient, message, text_of
 from tests.parts.sessions.test_folders import hosted
+from tests.waiting import eventually
 
 ECHO = "[[fake:echo]]"
 """Has the agent tell its history."""
@@ -100,6 +104,104 @@ async def test_the_programs_own_session_is_deleted_with_the_session(tmp_path: Pa
         assert [f"{await thread_of(client, id)}.json"] == [file.name for file in stored.iterdir()]
         await client.delete(f"/sessions/{id}")
         assert list(stored.iterdir()) == []
+
+
+async def test_a_fork_of_a_whole_session_goes_on_with_a_copy_of_the_programs_own_session(
+    tmp_path: Path,
+) -> None:
+    stored = tmp_path / "stored"
+    async with served(tmp_path, stored=stored) as client:
+        id = await new_session(client, tmp_path)
+        await history_of(client, id, "one")
+        thread = await thread_of(client, id)
+        fork = (await client.post(f"/sessions/{id}/fork", {}))["id"]
+        copy = await thread_of(client, fork)
+        assert copy not in (None, thread)
+        assert await history_of(client, id, "two") == ["one", "two"], "the session goes on by itself"
+        assert await history_of(client, fork, "three") == ["one", "three"], (
+            "nothing is said again as one text"
+        )
+        assert await thread_of(client, fork) == copy
+    async with served(tmp_path, stored=stored) as client:
+        assert await history_of(client, fork, "four") == ["one", "three", "four"]
+        await client.delete(f"/sessions/{fork}")
+        assert [f"{thread}.json"] == [file.name for file in stored.iterdir()], "each has its own"
+
+
+async def test_a_fork_of_a_fork_that_has_not_gone_on_has_its_own_copy(tmp_path: Path) -> None:
+    async with served(tmp_path, stored=tmp_path / "stored") as client:
+        ids = [await new_session(client, tmp_path)]
+        await history_of(client, ids[0], "one")
+        for _ in range(2):
+            ids.append((await client.post(f"/sessions/{ids[-1]}/fork", {}))["id"])
+        assert len({await thread_of(client, id) for id in ids}) == 3
+        assert await history_of(client, ids[2], "two") == ["one", "two"]
+
+
+async def test_a_fork_before_an_item_begins_a_session_of_the_programs_anew(
+    tmp_path: Path,
+) -> None:
+    stored = tmp_path / "stored"
+    async with served(tmp_path, stored=stored) as client:
+        id = await new_session(client, tmp_path)
+        await history_of(client, id, "one")
+        await history_of(client, id, "two")
+        before = (await client.all(f"/sessions/{id}/items"))[2]["id"]
+        fork = (await client.post(f"/sessions/{id}/fork", {"before_item": before}))["id"]
+        assert await thread_of(client, fork) is None
+        assert len(list(stored.iterdir())) == 1, "the program was not asked"
+        [told] = await history_of(client, fork, "three")
+        assert "one" in told
+        assert "two" not in told
+
+
+async def test_a_fork_of_a_session_that_the_program_has_lost_replays_its_items(tmp_path: Path) -> None:
+    async with served(tmp_path, stored=tmp_path / "a") as client:
+        id = await new_session(client, tmp_path)
+        await history_of(client, id, "one")
+    async with served(tmp_path, stored=tmp_path / "b") as client:
+        fork = (await client.post(f"/sessions/{id}/fork", {}))["id"]
+        assert await thread_of(client, fork) is None
+        [told] = await history_of(client, fork, "two")
+        assert "one" in told, "as one labelled text"
+
+
+async def test_a_fork_has_nothing_of_a_turn_that_comes_while_the_program_copies_its_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = tmp_path / "stored"
+    async with served(tmp_path, stored=stored) as client:
+        id = await new_session(client, tmp_path)
+        await history_of(client, id, "one")
+        fork_stored = RunServices.fork_stored
+
+        async def late(services: RunServices, agent: str, thread: str, folder: str) -> str:
+            await history_of(client, id, "two")
+            return await fork_stored(services, agent, thread, folder)
+
+        monkeypatch.setattr(RunServices, "fork_stored", late)
+        fork = (await client.post(f"/sessions/{id}/fork", {}))["id"]
+        assert len(list(stored.iterdir())) == 1
+        [told] = await history_of(client, fork, "three")
+        assert "one" in told
+        assert "two" not in told
+
+
+async def test_a_fork_that_cannot_be_stored_leaves_no_session_of_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = tmp_path / "stored"
+    async with served(tmp_path, stored=stored) as client:
+        id = await new_session(client, tmp_path)
+        await history_of(client, id, "one")
+
+        async def fail(*_: object) -> None:
+            assert len(list(stored.iterdir())) == 2
+            raise bad_request("There is no room for it.", None)
+
+        monkeypatch.setattr(Sessions, "create", fail)
+        assert (await client.ask("POST", f"/sessions/{id}/fork", {})).status == 400
+        await eventually(lambda: len(list(stored.iterdir())) == 1)
 
 
 async def test_a_session_that_the_program_has_deleted_already_can_be_deleted(tmp_path: Path) -> None:

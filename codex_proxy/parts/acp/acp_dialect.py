@@ -74,7 +74,7 @@ from codex_proxy.parts.acp.turn_end import (
 )
 from codex_proxy.parts.acp.updates import UpdateReader
 
-_PLAIN_ID: Final = re.compile(r"[\w.:-]{1,200}", re.ASCII)
+PLAIN_ID: Final = re.compile(r"[\w.:-]{1,200}", re.ASCII)
 """An id that a header and a terminal's command may have. A session of another one is not gone on with."""
 
 
@@ -223,7 +223,7 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
                 self._fail(failure)
             case list() as blocks:
                 self._session_id, self._model_name = self.session, self._opening.model
-                self.stores_sessions = self.stores_sessions and bool(_PLAIN_ID.fullmatch(self.session))
+                self.stores_sessions = self.stores_sessions and bool(PLAIN_ID.fullmatch(self.session))
                 if self._turn.stored_session is None:
                     self._tell_start()
                 self._send_prompt(blocks)

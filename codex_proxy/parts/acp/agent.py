@@ -24,9 +24,10 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.options import Capability
 from codex_proxy.core.turn import Sandbox, Turn
 from codex_proxy.files.private import temporary_folder
-from codex_proxy.parts.acp.acp_dialect import AcpTurn
+from codex_proxy.parts.acp.acp_dialect import PLAIN_ID, AcpTurn
 from codex_proxy.parts.acp.content import first_prompt
 from codex_proxy.parts.acp.failures import failure_of_error
+from codex_proxy.parts.acp.messages import new_session
 from codex_proxy.parts.acp.own_tools import own_tools_of
 from codex_proxy.parts.acp.presets import CAPABILITIES, AcpPreset, DeclaredFeatures, Program
 from codex_proxy.parts.acp.process import AcpProcess, AcpTransport
@@ -289,6 +290,22 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
         except OSError as error:
             message = f"No port is available for the client's tools ({error.strerror})."
             raise Fault.of(FaultKind.UNAVAILABLE, message, retry_after=5) from error
+
+    async def fork_session(self, id: str, workdir: str) -> str:
+        preset = self._launch.preset
+        if not self._launch.program(self._declared).forks_stored:
+            return ""
+        transport = await self.pool.acquire(self._scope, open_transport)
+        params = {"sessionId": id, **new_session(workdir, (), preset.session_meta)}
+        answer = await ask_program(transport, "session/fork", params)
+        if answer.error is not None:
+            reason = failure_of_error(answer.error, preset).unquoted
+            log.warning("agent_session_not_forked", agent=self.name, reason=reason)
+            return ""
+        # Its first turn opens it again, with the tools and the process that the turn needs.
+        transport.process.write(transport.process.connection.close_line(answer))
+        copy = answer.session
+        return copy if isinstance(copy, str) and copy != id and PLAIN_ID.fullmatch(copy) else ""
 
     async def delete_session(self, id: str) -> None:
         if not self._declared.deletes:

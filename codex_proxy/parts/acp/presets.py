@@ -421,6 +421,7 @@ class DeclaredFeatures(msgspec.Struct, frozen=True):
     loads: bool = False
     """Whether it knows `session/load`, which also sends the session's messages again."""
     deletes: bool = False
+    forks: bool = False
     sign_in: str = ""
 
 
@@ -441,6 +442,7 @@ def read_declared_features(result: object) -> DeclaredFeatures:
         closes=isinstance(sessions.get("close"), dict),
         resumes=isinstance(sessions.get("resume"), dict),
         deletes=isinstance(sessions.get("delete"), dict),
+        forks=isinstance(sessions.get("fork"), dict),
         loads=able.get("loadSession") is True,
         sign_in=next(filter(None, descriptions), ""),
     )
@@ -474,6 +476,11 @@ class Program(msgspec.Struct, frozen=True):
         if not self.preset.reopens:
             return ""
         return "session/resume" if self.declared.resumes else "session/load" if self.declared.loads else ""
+
+    @property
+    def forks_stored(self) -> bool:
+        """Whether it copies a session that it has stored, in any of its processes."""
+        return self.declared.forks and bool(self.reopen_method) and self.preset.apart != "processes"
 
     def modes(self, sandbox: Sandbox, *, tools: bool = False, asks: bool = False) -> Sequence[str]:
         """Returns the modes for a turn, the preferred first; empty if any will do. `tools`: whether the turn has

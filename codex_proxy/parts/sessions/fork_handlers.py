@@ -5,7 +5,7 @@ INVALID_REQUEST, NOT_FOUND for what does not exist or is another key's. Source: 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from itertools import groupby
@@ -27,11 +27,19 @@ from codex_proxy.parts.sessions.conversation import MANY_ENTRIES
 from codex_proxy.parts.sessions.creation_handlers import environment_of, sandbox_in
 from codex_proxy.parts.sessions.creations import Creation, creation
 from codex_proxy.parts.sessions.files_of_turns import FILES_OF_TURNS, WORKTREES, points_before
-from codex_proxy.parts.sessions.forks import beginning_in, fork_of, kept_entries, past_of
+from codex_proxy.parts.sessions.forks import (
+    beginning_in,
+    fork_of,
+    kept_entries,
+    past_of,
+    thread_to_copy,
+    with_thread,
+)
 from codex_proxy.parts.sessions.records import records_of
 from codex_proxy.parts.sessions.request_values import id_in, parse, sessions_at
 from codex_proxy.parts.sessions.service import Sessions
 from codex_proxy.parts.sessions.sessions import (
+    AgentThread,
     Entry,
     Session,
     SessionTurn,
@@ -86,18 +94,49 @@ async def _fork(request: web.Request, given: wire.ForkBody, asked: Creation) -> 
         cut = places[0]
     points, entries = points_before(entries, cut), entries[:cut]
     long = len(entries) > MANY_ENTRIES
-    entries = await beside_the_loop(partial(kept_entries, entries, source.turn), long=long)
+    kept = await beside_the_loop(partial(kept_entries, entries, source.turn), long=long)
+    seen, entries = thread_to_copy(source, entries, kept), kept
     fork = fork_of(source, sessions.new_id("sess_"), entries, given.title, sessions.now())
     files = request.app.get(FILES_OF_TURNS)
     if given.folder is None:
         worktrees = request.app.get(WORKTREES)
         shared = [] if worktrees is None else await worktrees.of_fork(owner, source.id, fork.id)
-        return await _create(request, fork, turns, entries, asked, more=shared)
+        async with _copy_of(sessions, owner, source, fork, seen) as thread:
+            return await _create(request, fork, turns, entries, asked, more=shared, thread=thread)
     if files is None:
         raise wire.refuse(NO_FILES, "folder")
     await sessions.turn_requests.check_settings(owner, fork)  # before anything is written
     placed = files.placed(owner, request[CLIENT], source, points, given.folder)
     return await _create(request, fork, turns, entries, asked, placed)
+
+
+@contextlib.asynccontextmanager
+async def _copy_of(
+    sessions: Sessions, owner: str, source: Session, fork: Session, seen: AgentThread | None
+) -> AsyncIterator[AgentThread | None]:
+    """Has the agent copy its own session of `source` (`seen`) for a fork in the same folder. Yields the copy; None
+    where the agent cannot, or the session went on meanwhile: then the fork's first turn replays the items. The copy is
+    deleted if the block fails.
+    """
+    services, copy = sessions.responses.runs.services, None
+    folder = source.environment.get("workspace_directory")
+    if seen is not None and folder is not None:
+        await sessions.turn_requests.check_settings(owner, fork)  # before the agent stores anything
+        id = await services.fork_stored(seen.agent, seen.id, folder)
+        copy = replace(seen, id=id) if id else None
+    try:
+        if copy is not None:
+            now = await sessions.session(owner, source.id)
+            if now.turn or now.queued or now.thread != seen:
+                await services.delete_stored(owner, fork.id, copy.agent, copy.id)
+                copy = None
+        yield copy
+    except BaseException:
+        if copy is not None:
+            sessions.responses.background.tasks.spawn(
+                services.delete_stored(owner, fork.id, copy.agent, copy.id)
+            )
+        raise
 
 
 async def _read(sessions: Sessions, owner: str, id: str) -> tuple[Session, list[SessionTurn], list[Entry]]:
@@ -174,9 +213,10 @@ async def _create(
     asked: Creation,
     placed: AbstractAsyncContextManager[str | None] | None = None,
     more: Sequence[Record] = (),
+    thread: AgentThread | None = None,
 ) -> Session:
     """Stores a new session with copies of these entries, which are of some of these turns. `placed`: writes its files,
-    and yields its folder; `more`: what else is stored with it.
+    and yields its folder; `more`: what else is stored with it; `thread`: the agent's own session for it.
     """
     sessions, owner = sessions_at(request)
     request[NOTES] |= {"session": session.id, "model": session.agent.model}
@@ -188,7 +228,7 @@ async def _create(
             if folder is not None:
                 created = replace(session, environment=folder_environment(session.id, folder))
             records = [*asked.records(created), *more]
-            created, copies = await _store(sessions, owner, created, turns, entries, records)
+            created, copies = await _store(sessions, owner, created, turns, entries, records, thread)
         files = request.app.get(FILES_OF_TURNS)
         if files is not None and session.forked_from:
             copied = [turn for turn, _ in groupby(entries, lambda entry: entry.turn)]
@@ -205,6 +245,7 @@ async def _store(
     turns: Sequence[SessionTurn],
     entries: Sequence[Entry],
     more: Sequence[Record],
+    thread: AgentThread | None,
 ) -> tuple[Session, list[SessionTurn]]:
     """Stores a new session with these records. Returns it with the copies of the turns of which it has entries, in
     their order.
@@ -212,6 +253,7 @@ async def _store(
     prepared = await sessions.turn_requests.check_settings(owner, session)
     now, long = sessions.epoch(), len(entries) > MANY_ENTRIES
     past = await beside_the_loop(partial(past_of, session, turns, entries, sessions.new_id, now), long=long)
+    session = session if thread is None else with_thread(session, thread, past)
     stored: list[Stored] = [*past.turns, *past.entries, *([past.page] if past.page else [])]
     records, _ = await beside_the_loop(partial(records_of, session, stored, now, session.storage), long=long)
     live = sessions.new(owner, session, past)

@@ -18,6 +18,7 @@ from codex_proxy.parts.sessions.log import LOGGED, Log, Logged, LogPage, Rested,
 from codex_proxy.parts.sessions.render import TurnRenderer
 from codex_proxy.parts.sessions.sessions import (
     AgentItem,
+    AgentThread,
     CallResult,
     Entry,
     Session,
@@ -89,6 +90,24 @@ def fork_of(source: Session, id: str, entries: Iterable[Entry], title: str | Non
         sandbox=source.sandbox,
         forked_from=source.id,
     )
+
+
+def thread_to_copy(source: Session, entries: Sequence[Entry], kept: Sequence[Entry]) -> AgentThread | None:
+    """Returns the agent's own session of an idle session if it has seen exactly what a fork begins with. `entries`:
+    those of `source` before the fork's end; `kept`: those of them that the fork takes over.
+    """
+    thread = source.thread
+    if thread is None or source.turn or source.queued or not kept or len(kept) != len(entries):
+        return None
+    has_all = thread.turn == thread.until == kept[-1].turn and thread.item == kept[-1].id
+    return thread if has_all else None
+
+
+def with_thread(fork: Session, thread: AgentThread, past: Past) -> Session:
+    """Returns the fork with an agent's own session that has seen what the fork begins with."""
+    last = past.turns[-1].id
+    own = replace(thread, turn=last, until=last, item=past.last_item, imported="")
+    return replace(fork, threads=(own,))
 
 
 def past_of(
