@@ -12,6 +12,7 @@ import pytest
 from codex_proxy.agents.shared.forms import FormField, trouble_with
 from codex_proxy.parts.sessions.turn_errors import expired
 from tests.http.serving import Answer, fake_proxy
+from tests.parts.managed_agents.following import ManagedClient, confirm
 from tests.parts.sessions.approving import ASKING, KEY, answer_to
 from tests.parts.sessions.driving import AgentsClient
 from tests.parts.sessions.test_approvals import WAITS
@@ -243,3 +244,31 @@ async def test_a_hostile_form_is_declined_and_nobody_is_shown_it(client: AgentsC
     id = await client.idle_session(prompt(HOSTILE[name]), **folder_of(client))
     items = await client.all(f"/sessions/{id}/items")
     assert '{\\"action\\": \\"decline\\"}' in json.dumps(items)
+
+
+async def test_anthropics_api_shows_and_declines_a_form_and_opens_a_page_but_gives_no_values(
+    client: AgentsClient,
+) -> None:
+    managed = ManagedClient(client.proxy, KEY)
+    for asked_of, name in ((FORM, "ask_user"), (URL, "open_url")):
+        async with client.creation(prompt(asked_of), **folder_of(client)) as reader:
+            id, ask, _ = await asked(client, reader)
+            *_, shown, idle = await managed.events(id)
+            assert (shown["type"], shown["name"], shown["input"]) == (
+                "agent.tool_use",
+                name,
+                ask["arguments"],
+            )
+            assert idle["stop_reason"] == {"type": "requires_action", "event_ids": [shown["id"]]}
+            if name == "ask_user":
+                allowed = {"events": [confirm(shown["id"])]}
+                refused = await managed.refused(400, f"/sessions/{id}/events", allowed)
+                assert refused.startswith("events[0].result: the form needs values")
+                assert f"/asks/{ask['request_id']}." in refused
+                await managed.send(id, confirm(shown["id"], "deny"))
+                assert said(await reader.rest()) == {"action": "decline"}
+            else:
+                await managed.send(id, confirm(shown["id"]))
+                assert said(await reader.rest()) == {"action": "accept", "content": {}}
+            told = [each for each in await managed.events(id) if each["type"] == "user.tool_confirmation"]
+            assert [each["tool_use_id"] for each in told] == [shown["id"]]

@@ -17,6 +17,7 @@ from codex_proxy.parts.sessions.items import WholeItem
 from codex_proxy.parts.sessions.log import (
     Acted,
     Answered,
+    Asked,
     Compacted,
     Decided,
     Ended,
@@ -97,7 +98,7 @@ def id_of(each: Logged, log: LogOf) -> str:
             return event_id(name)
         case Shown(entry=entry):
             return event_id(entry)
-        case Acted(item=item):
+        case Acted(item=item) | Asked(item=item):
             return event_id(item)
         case Ended(item=item):
             return event_id(f"{item}_result")
@@ -223,6 +224,11 @@ def _acted(acted: Acted, _: LogOf, __: object) -> Any:
     return "agent.tool_use", {"name": name, "input": given, **policy}
 
 
+def _asked(asked: Asked, _: LogOf, __: object) -> Any:
+    given = _input(bytes(asked.arguments).decode())
+    return "agent.tool_use", {"name": asked.name, "input": given, "evaluated_permission": "ask"}
+
+
 def _own_call(whole: WholeItem) -> tuple[str, dict[str, Any]]:
     """Returns the name and input of a call in a session that has no toolset."""
     item, details = whole.item, whole.details
@@ -319,6 +325,7 @@ _RENDERERS: Final[Mapping[type, Callable[[Any, LogOf, Mapping[str, Entry]], Any]
     Compacted: _plain("agent.thread_context_compacted"),
     Shown: _shown,
     Acted: _acted,
+    Asked: _asked,
     Ended: _ended,
     Answered: _answered,
     Decided: _decided,

@@ -115,6 +115,12 @@ def messages_of(events: Sequence[Any]) -> list[Content]:
     return found
 
 
+NEEDS_VALUES: Final = (
+    "the form needs values, for which this API has no event. Deny it, or send them to "
+    "POST /v1/agents/sessions/{}/asks/{}."
+)
+
+
 class Sending:
     """Makes changes of a session of a client's events."""
 
@@ -163,6 +169,8 @@ class Sending:
             **({"deny_message": words} if words else {}),
             **of_thread(asked.subagent if asked else ""),
         }
+        if decision == "approve" and asked is not None and any(field.required for field in asked.fields):
+            raise refused(NEEDS_VALUES.format(self._session.id, asked.request_id), f"{place}.result")
         approval = Approval(request_id, decision, words, once=True)
         self.sent.append(Sent(shown, approval, place))
 

@@ -84,6 +84,17 @@ class Acted(_Logged, tag="acted", frozen=True):
     """
 
 
+class Asked(_Logged, tag="asked", frozen=True):
+    """The agent asks its client about what is no item: for a form to be filled in, say. `name`, `arguments`: those of
+    the question (`approvals.Ask`), a JSON object.
+    """
+
+    item: str
+    """The question's id."""
+    name: str
+    arguments: msgspec.Raw
+
+
 class Ended(_Logged, tag="ended", frozen=True):
     """A call of `Acted` has ended. `entry`: the item with its output; empty where the process is gone that ran it."""
 
@@ -102,7 +113,7 @@ class Answered(_Logged, tag="answered", frozen=True):
 
 
 class Decided(_Logged, tag="decided", frozen=True):
-    """The client has allowed or denied a call of `Acted`. `words`: what it says of a denial."""
+    """The client has allowed or denied a call of `Acted`, or what was `Asked`. `words`: what it says of a denial."""
 
     item: str
     approve: bool
@@ -170,6 +181,7 @@ Logged: TypeAlias = (
     | Compacted
     | Shown
     | Acted
+    | Asked
     | Ended
     | Answered
     | Decided

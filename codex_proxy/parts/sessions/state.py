@@ -30,6 +30,7 @@ from codex_proxy.parts.sessions.conversation import beginning_of, content_said
 from codex_proxy.parts.sessions.items import call_entry, item_object
 from codex_proxy.parts.sessions.log import (
     LOGGED,
+    Asked,
     Decided,
     Failed,
     Interrupted,
@@ -555,6 +556,9 @@ class SessionState:
             self._tell_session("requires_action")
             renderer.end_step()
             self._take_rendered()
+            for ask in (each for each in asks if not each.item):
+                given = msgspec.Raw(msgspec.json.encode(ask.arguments))
+                self._told.append(Asked(self._log.number(), ask.request_id, ask.name, given))
             self._note_status()
 
     def _without(self, *asks: Ask) -> tuple[Call | Ask, ...]:

@@ -17,7 +17,7 @@ from codex_proxy.core.events import Usage
 from codex_proxy.core.items import Activity, McpCall
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.parts.sessions.items import WholeItem
-from codex_proxy.parts.sessions.log import Acted, Ended, Logged, LogPage, Said, StepBegan, StepEnded
+from codex_proxy.parts.sessions.log import Acted, Asked, Ended, Logged, LogPage, Said, StepBegan, StepEnded
 from codex_proxy.parts.sessions.records import LOG, MAX_PAGE, TURN, SessionStore, log_page_id
 from codex_proxy.parts.sessions.request_values import id_in, list_response, page_in, sessions_at
 from codex_proxy.parts.sessions.sessions import Session, SessionTurn, said_name
@@ -105,7 +105,14 @@ async def _pages_of(
 
 def _size(page: LogPage) -> int:
     """Returns about how many bytes of memory a page takes."""
-    return sum(_LOGGED_BYTES + (len(each.row) if isinstance(each, Acted) else 0) for each in page.logged)
+    return sum(_LOGGED_BYTES + _own_size(each) for each in page.logged)
+
+
+def _own_size(logged: Logged) -> int:
+    match logged:
+        case Acted(row=json) | Asked(arguments=json):
+            return len(json)
+    return 0
 
 
 def events_by_turn(pages: Iterable[LogPage], turns: Mapping[str, str]) -> dict[str, list[Happened]]:
