@@ -103,21 +103,24 @@ async def _fork(terminal: Chat, arguments: str) -> None:
     back, _, folder = arguments.partition(" ")
     if not back.isdecimal():
         back, folder = "", arguments
-    if (back and int(back) == 0) or folder.startswith("-"):
+    in_worktree = folder.strip() == "--worktree"
+    if (back and int(back) == 0) or (folder.startswith("-") and not in_worktree):
         raise UserError(
-            "/fork takes the number of your last messages that are left out, or nothing; then a folder."
+            "/fork takes the number of your last messages that are left out, or nothing; then a folder or --worktree."
         )
-    place = file_commands.absolute(folder.strip())
+    place = "" if in_worktree else file_commands.absolute(folder.strip())
     text = ""
 
     async def opening() -> int:
         nonlocal text
-        text, before = await conversation.fork(int(back or 0), place)
+        text, before = await conversation.fork(int(back or 0), place, in_worktree=in_worktree)
         return before
 
     await terminal.open(opening)
     terminal.draft = text
     terminal.say("This is a copy: the session that it was made of stays as it is.")
+    if in_worktree:
+        terminal.say("It works in a worktree, with the files as they were then; /merge brings its work back.")
     if place:
         terminal.say(f"It works in {place}, with the files as they were then.")
 
@@ -228,7 +231,8 @@ COMMANDS: Final[Mapping[str, _Command]] = {
     "resume": _Command("go on with the session ID, or with the newest", _resume),
     "new": _Command("begin a new session with the next message", _new),
     "fork": _Command(
-        "go on with a copy; /fork N leaves out your last N messages; /fork N FOLDER also has the files of then",
+        "go on with a copy; /fork N leaves out your last N messages; /fork N FOLDER also has the files of then, and so "
+        "has /fork N --worktree",
         _fork,
     ),
     "diff": _Command("show what the last turn has done to the files; /diff 2 the turn before it", _diff),

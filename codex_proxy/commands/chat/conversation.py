@@ -24,6 +24,8 @@ EVENTS: Final = "/agents/session_events"
 SHOWN_ITEMS: Final = 50
 """How many items of a session are shown when it is opened."""
 KEY_HEADER: Final = "Idempotency-Key"
+IN_WORKTREE: Final = {"X-Codex-Worktree": "true"}
+"""The header of a request for a session that works in a folder of its own."""
 ENDS: Final = ("completed", "failed", "cancelled")
 """How turns end."""
 MAX_HELD: Final = 10_000
@@ -195,7 +197,7 @@ class Conversation:
     async def _create(self, text: str) -> None:
         body = {"agent": {"model": self.model}, "input": text}
         headers = {"X-Codex-Sandbox": self._sandbox} if self._sandbox else {}
-        headers |= {"X-Codex-Worktree": "true"} if self._in_worktree else {}
+        headers |= IN_WORKTREE if self._in_worktree else {}
         headers[KEY_HEADER] = self._key_of(text)
         wanted = [*self._environments()]
         self._held = []
@@ -285,10 +287,10 @@ class Conversation:
             "POST", f"{self.path}/events", {"events": [{"type": "agent.session.input.cancel"}]}
         )
 
-    async def fork(self, back: int, folder: str = "") -> tuple[str, int]:
+    async def fork(self, back: int, folder: str = "", *, in_worktree: bool = False) -> tuple[str, int]:
         """Goes on with a copy of the session without the last `back` messages of the user and what followed them, in a
-        new folder with the files as they were then if one is named. Returns the text of the first message that is left
-        out, and what `open` returns.
+        new folder with the files as they were then if one is named, or in a worktree. Returns the text of the first
+        message that is left out, and what `open` returns.
         """
         body, text = {}, ""
         if back:
@@ -298,7 +300,7 @@ class Conversation:
             text = "".join(part.get("text", "") for part in said[-back]["content"])
             body = {"before_item": said[-back]["id"]}
         body |= {"folder": folder} if folder else {}
-        made = await self.server.ask("POST", f"{self.path}/fork", body)
+        made = await self.server.ask("POST", f"{self.path}/fork", body, IN_WORKTREE if in_worktree else {})
         return text, await self.open(made["id"])
 
     async def ended_turn(self, which: str) -> str:

@@ -18,7 +18,7 @@ from codex_proxy.http.middleware.request_context import CLIENT, NOTES
 from codex_proxy.parts.sessions import wire
 from codex_proxy.parts.sessions.agents import settings_of
 from codex_proxy.parts.sessions.creations import Creation, creation
-from codex_proxy.parts.sessions.files_of_turns import WORKTREES
+from codex_proxy.parts.sessions.files_of_turns import WORKTREES, Worktrees
 from codex_proxy.parts.sessions.handlers import messages_of, note_agent, send_events
 from codex_proxy.parts.sessions.records import AGENT
 from codex_proxy.parts.sessions.request_values import parse, sessions_at
@@ -101,6 +101,15 @@ async def _create_in_worktree(
 ) -> Session:
     """Creates a session in a folder of its own, with the files of the folder that it names."""
     sessions, owner = sessions_at(request)
+    async with worktrees_for(request, session).made(request[CLIENT], session) as made:
+        remote = session.environment["remote_url"]
+        session = replace(session, environment=folder_environment(session.id, made.folder, remote))
+        prepared = await sessions.turn_requests.check_settings(owner, session, messages)
+        return await _create(request, session, messages, prepared, [*asked.records(session), made.record])
+
+
+def worktrees_for(request: web.Request, session: Session) -> Worktrees:
+    """Returns what makes a worktree for a new session. Raises `Fault` if there is none."""
     worktrees = request.app.get(WORKTREES)
     if worktrees is None:
         message = "This server makes no worktrees: ask the operator to set PROXY_SNAPSHOTS=sessions."
@@ -109,11 +118,7 @@ async def _create_in_worktree(
         raise bad_request(
             "A session without a folder has no worktree: leave the header out.", WORKTREE_HEADER
         )
-    async with worktrees.made(request[CLIENT], session) as made:
-        remote = session.environment["remote_url"]
-        session = replace(session, environment=folder_environment(session.id, made.folder, remote))
-        prepared = await sessions.turn_requests.check_settings(owner, session, messages)
-        return await _create(request, session, messages, prepared, [*asked.records(session), made.record])
+    return worktrees
 
 
 def worktree_in(request: web.Request) -> bool:

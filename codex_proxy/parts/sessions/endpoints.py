@@ -110,6 +110,10 @@ _WORKTREE: Final = Parameter(
     one_of("true", "false"),
     "`true`: the session works in a folder of its own, with the files of the one that it names (docs/snapshots.md).",
 )
+_WORKTREE_OF_FORK: Final = replace(
+    _WORKTREE,
+    description="`true`: the fork works in a worktree of its own, with the files as they were at its point.",
+)
 _IDS: Final = {
     "id": "The id of the agent, session, environment or response.",
     "turn_id": "The id of a turn.",
@@ -202,7 +206,7 @@ ENDPOINTS: Final = (
         AgentSession,
         status="201",
         body=wire.ForkBody,
-        parameters=(CREATION, SANDBOX),
+        parameters=(CREATION, SANDBOX, _WORKTREE_OF_FORK),
     ),
     _endpoint(
         "POST /responses/{id}/session",

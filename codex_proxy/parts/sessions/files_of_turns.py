@@ -47,9 +47,12 @@ class NewWorktree(NamedTuple):
 class Worktrees(Protocol):
     """Makes folders in which sessions work, with the files of the folders that they were created for."""
 
-    def made(self, client: Client, session: Session) -> AbstractAsyncContextManager[NewWorktree]:
-        """Makes the worktree of a new session, with the files that its folder has. What was made is removed if
-        something is raised there. Raises `Fault`.
+    def made(
+        self, client: Client, session: Session, points: Sequence[Point] | None = None
+    ) -> AbstractAsyncContextManager[NewWorktree]:
+        """Makes the worktree of a new session, with the files that its folder has. `points`: of a fork, which gets the
+        files as they were at the first of them whose turn could write. What was made is removed if something is raised
+        there. Raises `Fault`.
         """
 
     async def of_fork(self, owner: str, session: str, fork: str) -> list[Record]:

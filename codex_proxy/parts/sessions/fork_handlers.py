@@ -24,9 +24,14 @@ from codex_proxy.http.responses import stored_response
 from codex_proxy.parts.sessions import wire
 from codex_proxy.parts.sessions.commands import conflict
 from codex_proxy.parts.sessions.conversation import MANY_ENTRIES
-from codex_proxy.parts.sessions.creation_handlers import environment_of, sandbox_in
+from codex_proxy.parts.sessions.creation_handlers import (
+    environment_of,
+    sandbox_in,
+    worktree_in,
+    worktrees_for,
+)
 from codex_proxy.parts.sessions.creations import Creation, creation
-from codex_proxy.parts.sessions.files_of_turns import FILES_OF_TURNS, WORKTREES, points_before
+from codex_proxy.parts.sessions.files_of_turns import FILES_OF_TURNS, WORKTREES, NewWorktree, points_before
 from codex_proxy.parts.sessions.forks import (
     beginning_in,
     fork_of,
@@ -76,7 +81,8 @@ MAX_READS: Final = 10
 async def fork_session(request: web.Request) -> web.Response:
     """Creates a session with the settings of another one, and with its items before `before_item`, or with all.
 
-    `folder`: the fork works in this new or empty folder, which gets the files as they were at that point.
+    `folder`: the fork works in this new or empty folder, which gets the files as they were at that point. With the
+    header `X-Codex-Worktree: true` it works in a worktree of its own with these files.
     """
     given, body = await parse(request, wire.ForkBody)
     async with creation(request, body) as asked:
@@ -97,10 +103,17 @@ async def _fork(request: web.Request, given: wire.ForkBody, asked: Creation) -> 
     kept = await beside_the_loop(partial(kept_entries, entries, source.turn), long=long)
     seen, entries = thread_to_copy(source, entries, kept), kept
     fork = fork_of(source, sessions.new_id("sess_"), entries, given.title, sessions.now())
-    files = request.app.get(FILES_OF_TURNS)
+    files, in_worktree = request.app.get(FILES_OF_TURNS), worktree_in(request)
+    if in_worktree and given.folder is not None:
+        raise bad_request("A worktree has a folder of its own: give either 'folder' or the header.", "folder")
+    if in_worktree:
+        worktrees = worktrees_for(request, source)
+        await sessions.turn_requests.check_settings(owner, fork)  # before anything is written
+        made = worktrees.made(request[CLIENT], fork, points)
+        return await _create(request, fork, turns, entries, asked, made)
     if given.folder is None:
-        worktrees = request.app.get(WORKTREES)
-        shared = [] if worktrees is None else await worktrees.of_fork(owner, source.id, fork.id)
+        shares = request.app.get(WORKTREES)
+        shared = [] if shares is None else await shares.of_fork(owner, source.id, fork.id)
         async with _copy_of(sessions, owner, source, fork, seen) as thread:
             return await _create(request, fork, turns, entries, asked, more=shared, thread=thread)
     if files is None:
@@ -211,12 +224,12 @@ async def _create(
     turns: Sequence[SessionTurn],
     entries: Sequence[Entry],
     asked: Creation,
-    placed: AbstractAsyncContextManager[str | None] | None = None,
+    placed: AbstractAsyncContextManager[NewWorktree | str | None] | None = None,
     more: Sequence[Record] = (),
     thread: AgentThread | None = None,
 ) -> Session:
     """Stores a new session with copies of these entries, which are of some of these turns. `placed`: writes its files,
-    and yields its folder; `more`: what else is stored with it; `thread`: the agent's own session for it.
+    and yields its worktree or folder; `more`: what else is stored with it; `thread`: the agent's own session for it.
     """
     sessions, owner = sessions_at(request)
     request[NOTES] |= {"session": session.id, "model": session.agent.model}
@@ -224,10 +237,13 @@ async def _create(
 
     async def create() -> None:
         nonlocal created
-        async with placed or contextlib.nullcontext() as folder:
+        async with placed or contextlib.nullcontext() as place:
+            folder, records = (
+                (place.folder, [place.record]) if isinstance(place, NewWorktree) else (place, [])
+            )
             if folder is not None:
                 created = replace(session, environment=folder_environment(session.id, folder))
-            records = [*asked.records(created), *more]
+            records += [*asked.records(created), *more]
             created, copies = await _store(sessions, owner, created, turns, entries, records, thread)
         files = request.app.get(FILES_OF_TURNS)
         if files is not None and session.forked_from:

@@ -45,7 +45,7 @@ class FilesOfForks:
     ) -> AsyncIterator[str]:
         if session.environment.get("type") != "self_hosted":
             raise bad_request("The session has no folder: leave 'folder' out.", FIELD)
-        snapshots, tree = await self._kept_at(owner, points)
+        snapshots, tree, _ = await kept_at(self._keeper, owner, points, FIELD)
         path, is_new = await in_thread(partial(_make_empty, client, session, folder))
         try:
             await self._keeper.write_in(path, partial(write_tree, snapshots, tree, path))
@@ -61,19 +61,6 @@ class FilesOfForks:
         except BaseException:
             await self._keeper.write_in(path, partial(_remove_tree, snapshots, tree, path, itself=is_new))
             raise
-
-    async def _kept_at(self, owner: str, points: Sequence[Point]) -> tuple[FolderSnapshots, str]:
-        for point in points:
-            files = await self._keeper.files(owner, point.turn)
-            if files is None:
-                continue  # a turn that could not write: the files are those of the point before
-            tree = files.before if point.when == "before" else files.after if files.state == "kept" else ""
-            if not tree:
-                reason = files.reason or "the turn is at work"
-                raise bad_request(f"The files of {when_of(point)} are not kept: {reason}.", FIELD)
-            return self._keeper.snapshots_of(files.place), tree
-        message = "No files are kept of this point of the session. GET .../turns/{id}/changes says why."
-        raise bad_request(message, FIELD)
 
     async def copy(self, owner: str, turns: Iterable[tuple[str, str]], folder: str | None) -> None:
         for turn, copy in turns:
@@ -95,8 +82,24 @@ class FilesOfForks:
         await self._keeper.write(owner, copied)
 
 
-def when_of(point: Point) -> str:
-    return f"the moment {point.when} the turn '{point.turn}'"
+async def kept_at(
+    keeper: Keeper, owner: str, points: Sequence[Point], field: str
+) -> tuple[FolderSnapshots, str, Sequence[bytes]]:
+    """Returns the snapshots that have the files of the first point whose turn could write, their tree, and the paths
+    without a copy. Raises `Fault` with the field.
+    """
+    for point in points:
+        files = await keeper.files(owner, point.turn)
+        if files is None:
+            continue  # a turn that could not write: the files are those of the point before
+        tree = files.before if point.when == "before" else files.after if files.state == "kept" else ""
+        if not tree:
+            reason = files.reason or "the turn is at work"
+            message = f"The files of the moment {point.when} the turn '{point.turn}' are not kept: {reason}."
+            raise bad_request(message, field)
+        return keeper.snapshots_of(files.place), tree, files.left_out
+    message = "No files are kept of this point of the session. GET .../turns/{id}/changes says why."
+    raise bad_request(message, field)
 
 
 def check_may_write(session: Session | None, client: Client, folder: str, field: str) -> None:

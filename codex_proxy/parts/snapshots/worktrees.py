@@ -10,7 +10,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -23,10 +23,10 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.turn import Turn
 from codex_proxy.files.private import make_folder
 from codex_proxy.parts.sessions.commands import conflict
-from codex_proxy.parts.sessions.files_of_turns import NewWorktree
+from codex_proxy.parts.sessions.files_of_turns import NewWorktree, Point
 from codex_proxy.parts.sessions.sessions import Session
 from codex_proxy.parts.snapshots.folders import FolderName, FolderSnapshots, names_in
-from codex_proxy.parts.snapshots.forking import check_may_write, write_tree
+from codex_proxy.parts.snapshots.forking import check_may_write, kept_at, write_tree
 from codex_proxy.parts.snapshots.git import GitError, write_fault
 from codex_proxy.parts.snapshots.keeper import REF_OF_WORKTREES, SNAPSHOT_SECONDS, Keeper, id_in
 from codex_proxy.parts.snapshots.records import Worktree, worktree_of
@@ -35,7 +35,7 @@ from codex_proxy.parts.snapshots.threads import in_thread
 from codex_proxy.parts.snapshots.walk import NotKeptError, SnapshotError
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import Record
-from codex_proxy.surfaces.requests.options import SANDBOX_HEADER
+from codex_proxy.surfaces.requests.options import SANDBOX_HEADER, WORKTREE_HEADER
 
 log = structlog.get_logger(__name__)
 
@@ -56,8 +56,12 @@ class SessionWorktrees:
         """The folders that belonged to no session when that was last looked at."""
 
     @contextlib.asynccontextmanager
-    async def made(self, client: Client, session: Session) -> AsyncIterator[NewWorktree]:
-        asked = Turn(model="", history=(), workdir=session.environment["workspace_directory"])
+    async def made(
+        self, client: Client, session: Session, points: Sequence[Point] | None = None
+    ) -> AsyncIterator[NewWorktree]:
+        of_source = await worktree_of(self._store, client.name, session.forked_from)
+        wanted = session.environment["workspace_directory"] if of_source is None else of_source.source
+        asked = Turn(model="", history=(), workdir=wanted)
         source = resolve_workdir(asked, FIELD, client.workspace).workdir
         if session.sandbox == "read-only" != client.settings.sandbox:
             message = "A session that only reads has no worktree: leave one of the two headers out."
@@ -70,7 +74,7 @@ class SessionWorktrees:
         folder = os.path.join(client.workspace.own, _name_for(source, machine))
         try:
             try:
-                base, left_out = await self._copy(client, session, source, folder)
+                base, left_out = await self._copy(client, session, source, folder, points)
             except (GitError, OSError, NotKeptError) as error:
                 raise write_fault("The worktree cannot be made", error) from error
             except SnapshotError as error:
@@ -84,30 +88,37 @@ class SessionWorktrees:
             raise
 
     async def _copy(
-        self, client: Client, session: Session, source: str, folder: str
-    ) -> tuple[str, list[bytes]]:
-        """Makes the folder with the files of another one. Returns the tree of them, and the paths without a copy."""
+        self, client: Client, session: Session, source: str, folder: str, points: Sequence[Point] | None
+    ) -> tuple[str, Sequence[bytes]]:
+        """Makes the folder with the files of another one, as they are or were. Returns the tree of them, and the paths
+        without a copy.
+        """
         keeper, name = self._keeper, FolderName(client.name, source)
         if not await in_thread(keeper.has_room_for_worktrees):
             raise SnapshotError(
                 "the snapshots of worktrees have too many bytes (PROXY_SNAPSHOT_MAX_TOTAL_BYTES); delete sessions "
                 "with worktrees"
             )
-        await keeper.rest(source)
-        kept = await keeper.take(name, [ref_of(session.id, "copied")], SNAPSHOT_SECONDS)
-        snapshots = keeper.snapshots_of(name.place)
+        snapshots: FolderSnapshots
+        left_out: Sequence[bytes]
+        if points is None:
+            await keeper.rest(source)
+            kept = await keeper.take(name, [ref_of(session.id, "copied")], SNAPSHOT_SECONDS)
+            snapshots, tree, left_out = keeper.snapshots_of(name.place), kept.tree, kept.not_kept
+        else:
+            snapshots, tree, left_out = await kept_at(keeper, client.name, points, WORKTREE_HEADER)
 
         def write() -> None:
             make_folder(Path(folder))
-            write_tree(snapshots, kept.tree, folder)
-            make_repository(keeper.program, snapshots.git, kept.tree, folder, exclusions_of(source))
+            write_tree(snapshots, tree, folder)
+            make_repository(keeper.program, snapshots.git, tree, folder, exclusions_of(source))
 
         await keeper.write_in(folder, write)
         copy = await keeper.take(
             FolderName(client.name, folder), [ref_of(session.id, "base")], SNAPSHOT_SECONDS
         )
         check_may_write(session, client, folder, FIELD)
-        return copy.tree, kept.not_kept
+        return copy.tree, left_out
 
     async def of_fork(self, owner: str, session: str, fork: str) -> list[Record]:
         found = await worktree_of(self._store, owner, session)

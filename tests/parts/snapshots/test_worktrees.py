@@ -612,10 +612,7 @@ async def test_what_has_no_worktree_says_so(tmp_path: Path) -> None:
 
 async def test_no_request_goes_on_without_the_worktree_that_it_asks_for(tmp_path: Path) -> None:
     async with snapshot_proxy(tmp_path) as (client, folder):
-        worker = Worker(client, folder)
-        await worker.turn(lambda: None)
         for path in (
-            f"/v1/agents/sessions/{worker.session}/fork",
             "/v1/responses/resp_1/session",
             *("/v1/sessions", "/v1/responses", "/v1/chat/completions", "/v1/messages"),
         ):
@@ -659,3 +656,67 @@ async def test_a_person_at_a_terminal_merges_what_a_session_has_done(tmp_path: P
             await chat.shows("[[fake:tool_call]]")
             chat.type("/merge")
             await chat.shows("One that is begun with --worktree has a copy of it.")
+
+
+async def fork_in_worktree(worker: Worker, **body: Any) -> Answer:
+    return await worker.client.ask("POST", f"/sessions/{worker.session}/fork", body, headers=ON)
+
+
+async def test_a_fork_works_in_a_worktree_with_the_files_of_its_point_and_is_merged(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        git(folder, "init", "-q")
+        (folder / "a").write_text("0")
+        worker = Worker(client, folder)
+        first = await worker.turn(lambda: (folder / "a").write_text("1"))
+        second = await worker.turn(lambda: (folder / "b").write_text("2"))
+        items = await client.all(f"/sessions/{worker.session}/turns/{second}/items")
+        before = everything_in(folder)
+        answer = await fork_in_worktree(worker, before_item=items[0]["id"])
+        assert answer.status == 201, answer.text
+        copy = Worker(client, Path(answer.body["environment"]["workspace_directory"]))
+        copy.session = answer.body["id"]
+        assert not copy.folder.is_relative_to(folder)
+        assert files_in(copy.folder) == {"a": "1"}
+        assert git(copy.folder, "status", "--porcelain") == ""
+        assert everything_in(folder) == before
+
+        [turn] = await client.all(f"/sessions/{copy.session}/turns")
+        assert [each["path"] for each in (await copy.changes(turn["id"]))["data"]] == ["a"]
+        assert turn["id"] != first
+        await copy.turn(lambda: (copy.folder / "c").write_text("3"))
+        merged = await merge(copy)
+        assert (merged.status, merged.body["paths"], merged.body["source"]) == (200, ["c"], str(folder))
+        assert files_in(folder) == {"a": "1", "b": "2", "c": "3"}
+
+
+async def test_a_fork_of_a_session_in_a_worktree_gets_another_one_of_the_same_folder(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        (folder / "a").write_text("0")
+        worker = await in_worktree(client, folder)
+        await worker.turn(lambda: (worker.folder / "b").write_text("1"))
+        answer = await fork_in_worktree(worker)
+        assert answer.status == 201, answer.text
+        copy = Path(answer.body["environment"]["workspace_directory"])
+        assert copy != worker.folder
+        assert files_in(copy) == {"a": "0", "b": "1"}
+        found = await client.ask("GET", f"/sessions/{answer.body['id']}/worktree")
+        assert (found.body["folder"], found.body["source"]) == (str(copy), str(folder))
+        await merge(worker)
+        assert (await client.ask("POST", f"/sessions/{answer.body['id']}/merge", {})).body["paths"] == []
+
+
+@pytest.mark.parametrize(
+    ("turns", "body", "param"), [(0, {}, "X-Codex-Worktree"), (1, {"folder": "/tmp/forked"}, "folder")]
+)
+async def test_a_fork_without_kept_files_or_with_a_folder_gets_no_worktree(
+    tmp_path: Path, turns: int, body: dict[str, str], param: str
+) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        worker = Worker(client, folder)
+        opened = await client.ask("POST", "/sessions", {"environment": hosted(folder), "agent": AGENT})
+        worker.session = opened.body["id"]
+        for _ in range(turns):
+            await worker.turn(lambda: (folder / "a").write_text("1"))
+        answer = await fork_in_worktree(worker, **body)
+        assert (answer.status, answer.error["param"]) == (400, param), answer.text
+        assert not [*tmp_path.glob("state-worktrees/*/*/*")]
