@@ -13,7 +13,7 @@ from codex_proxy.files.changes import FileChange, FileState, digest_of
 from codex_proxy.parts.snapshots import ignored
 from codex_proxy.parts.snapshots.git import GitDirectory, ObjectReader
 from codex_proxy.parts.snapshots.ignored import Rules
-from codex_proxy.parts.snapshots.objects import TreeEntry, decode_tree
+from codex_proxy.parts.snapshots.objects import NewObjects, TreeEntry, add_tree, decode_tree
 from codex_proxy.parts.snapshots.wire import PathChange
 
 MAX_SHOWN: Final = 1000
@@ -109,6 +109,23 @@ def file_changes(reader: ObjectReader, found: Iterable[Difference]) -> list[File
         return FileState(kind, entry.digest.hex(), sizes[entry.digest], mode)
 
     return [FileChange(each.path, state(each.before), state(each.after)) for each in found]
+
+
+def patch(git: GitDirectory, before: str, after: str, limit: int) -> bytes:
+    """Returns the patch of what is kept in both trees. Raises `OverflowError` if it has more than `limit` bytes,
+    `GitError`, and `OSError`.
+    """
+    with git.reader() as reader:
+        found = differences(reader, before, after)
+    with git.beside() as own:
+        objects = NewObjects(git.path)
+        try:
+            old = add_tree(objects, [(each.path, each.before) for each in found if each.before is not None])
+            new = add_tree(objects, [(each.path, each.after) for each in found if each.after is not None])
+            objects.save(own)
+        finally:
+            objects.close()
+        return own.patch(old, new, limit)
 
 
 def shown_changes(

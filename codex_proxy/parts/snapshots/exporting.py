@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
+from codex_proxy.parts.snapshots.difference import patch
 from codex_proxy.parts.snapshots.git import GitDirectory, GitError, git_on_path
-from codex_proxy.parts.snapshots.patches import patch
 from codex_proxy.parts.snapshots.records import KIND, TurnFiles
 from codex_proxy.parts.snapshots.server_part import folder_of_snapshots
 from codex_proxy.settings.fields import Settings

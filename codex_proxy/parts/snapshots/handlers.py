@@ -24,11 +24,11 @@ from codex_proxy.parts.sessions.records import TURN, not_found
 from codex_proxy.parts.sessions.request_values import id_in, page_in, parse, sessions_at
 from codex_proxy.parts.snapshots import wire
 from codex_proxy.parts.snapshots.difference import FilesDifferError, shown_changes
+from codex_proxy.parts.snapshots.difference import patch as patch_of
 from codex_proxy.parts.snapshots.folders import FolderName
 from codex_proxy.parts.snapshots.forking import check_may_write
 from codex_proxy.parts.snapshots.git import GitError
 from codex_proxy.parts.snapshots.keeper import Keeper
-from codex_proxy.parts.snapshots.patches import patch as patch_of
 from codex_proxy.parts.snapshots.records import KIND, TurnFiles, files_in, record_id
 from codex_proxy.parts.snapshots.reverting import revert
 from codex_proxy.parts.snapshots.threads import in_thread
