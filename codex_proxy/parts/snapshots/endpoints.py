@@ -64,10 +64,10 @@ ENDPOINTS: Final = (
         body_required=False,
     ),
     _endpoint("GET /turns", handlers.list_kept_turns, ItemList[KeptTurn], beta="", parameters=_KEPT),
-    _endpoint("GET /turns/{turn_id}/changes", handlers.retrieve_turn_changes, TurnChanges, beta=""),
+    _endpoint("GET /turns/{turn_id}/changes", handlers.retrieve_kept_turn_changes, TurnChanges, beta=""),
     _endpoint(
         "POST /turns/{turn_id}/revert",
-        handlers.revert_turn,
+        handlers.revert_kept_turn,
         TurnReverted,
         beta="",
         body=RevertBody,

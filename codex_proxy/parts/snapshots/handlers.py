@@ -217,6 +217,16 @@ async def revert_turn(request: web.Request) -> web.Response:
     return json_response(reverted)
 
 
+async def retrieve_kept_turn_changes(request: web.Request) -> web.Response:
+    """Returns what a turn outside of sessions has done to the files of its folder."""
+    return await retrieve_turn_changes(request)
+
+
+async def revert_kept_turn(request: web.Request) -> web.Response:
+    """Makes the paths that a turn outside of sessions has changed what they were before it, as one of a session."""
+    return await revert_turn(request)
+
+
 async def _check_may_write(request: web.Request, turn: _Asked, files: TurnFiles) -> None:
     """Raises `Fault` if a turn is at work in the folder, or the key may not write there."""
     sessions, owner = sessions_at(request)
