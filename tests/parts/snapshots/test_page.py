@@ -11,6 +11,7 @@ from playwright.async_api import Browser, Locator, Page, expect
 from tests.page.conftest import browser, open_page
 from tests.page.test_diffs import rows_of, summaries
 from tests.parts.snapshots.test_alone import proxy_at, writing
+from tests.parts.snapshots.test_worktrees import git
 from tests.parts.snapshots.working import Worker, snapshot_proxy
 from tests.waiting import PATIENCE, eventually
 
@@ -182,7 +183,7 @@ async def test_a_session_in_a_worktree_is_made_and_merged_on_the_page(
     browser: Browser, tmp_path: Path
 ) -> None:
     async with snapshot_proxy(tmp_path, ui=True) as (client, folder):
-        (folder / ".git").mkdir()
+        git(folder, "init", "-q")
         (folder / "a").write_text("1")
         async with open_page(browser, client.proxy, "sessions") as page:
             await page.get_by_role("checkbox", name="In a worktree").check()
