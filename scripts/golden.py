@@ -31,6 +31,7 @@ import msgspec
 from codex_proxy.app.logs import configure
 from codex_proxy.app.server import make_server
 from codex_proxy.settings.fields import Settings
+from scripts.golden_sessions import AGENTS, KEY, play_session
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "test-results"
@@ -61,7 +62,9 @@ ALIASES = {"model_aliases": "gpt-4o=codex-5"}
 ANSWER_SECONDS: Final = 60.0
 CHAT = "/v1/chat/completions"
 ANTHROPIC = {"anthropic-version": "2023-06-01", "anthropic-beta": "claude-code-20250219"}
+ASKING = {"sandbox": "danger-full-access", "approvals": "ask", "api_key": KEY}
 KINDS: Final = {
+    "agents": Kind("/v1/agents/sessions", AGENTS, settings=ASKING, numbered=True),
     "chat-completions": Kind(CHAT, settings=ALIASES),
     "messages": Kind("/v1/messages?beta=true", ANTHROPIC, has_random_calls=True),
     "ollama": Kind(has_random_calls=True),
@@ -118,6 +121,9 @@ async def play(
     dialect = recorded["metadata"]["codex_bin"].rpartition(" ")[2]
     own = {"chat_profile": profile, "fake_dialect": dialect, **api.settings, **settings}
     names = Names(api)
+    if kind == "agents":
+        async with serving(folder, **own) as url:
+            return await play_session(url, folder, recorded, names)
     said, statuses = list[Json](), list[int]()
     async with (
         AsyncExitStack() as servers,
@@ -185,8 +191,12 @@ class Names:
             return TIMESTAMP
         if name.endswith("_duration"):
             return 0
+        if name == "event_id":
+            return DYNAMIC_ID
         is_call = owner.get("type") == "tool_use" or "function" in owner
-        if name == "request_id" or (name == "id" and is_call and self._kind.has_random_calls):
+        if (name == "request_id" and not self._kind.numbered) or (
+            name == "id" and is_call and self._kind.has_random_calls
+        ):
             return DYNAMIC_ID
         if name == "data" and owner.get("type") == "redacted_thinking":
             return STATE
@@ -199,17 +209,22 @@ class Names:
         count = sum(name.startswith(begin) for name in self._names.values())
         return self._names.setdefault(id, f"{begin}{count + 1}>")
 
-    def put_back(self, request: Json) -> Json:
-        """Returns a request with the ids in place of their names."""
-        ids = {name: id for id, name in self._names.items()}
-        return {
-            name: ids.get(value, value) if isinstance(value, str) else value
-            for name, value in request.items()
-        }
+    def put_back(self, request: Any) -> Any:
+        """Returns a request, or a value in one, with the ids in place of their names."""
+        if isinstance(request, list):
+            return [self.put_back(each) for each in request]
+        if isinstance(request, dict):
+            return {name: self.put_back(value) for name, value in request.items()}
+        return next((id for id, name in self._names.items() if name == request), request)
 
 
-_OURS = re.compile(r"(?:resp|msg|rs|fc|ctc|item)_[0-9a-f]{32}|chatcmpl-\w+|msg_\w+")
-_TIMES = frozenset({"created", "created_at", "completed_at"})
+_OURS = re.compile(
+    r"(?:resp|rs|fc|fco|ctc|item|sess|turn|agent|subagent|env|act|mcp|mcpr|amsg)_[0-9a-f]{32}(?:_\d+)?"
+    r"|chatcmpl-\w+|msg_\w+"
+)
+_TIMES = frozenset(
+    {"created", "created_at", "last_active_at", "started_at", "completed_at", "opened_at", "closed_at"}
+)
 
 
 async def write_all(kind: str, output: Path) -> int:
