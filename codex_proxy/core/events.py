@@ -310,6 +310,8 @@ class ApprovalRequested(_Event, tag="approval_requested", frozen=True, gc=False)
     """Whether the client is asked; else this server has answered at once."""
     allowed: bool = False
     """Whether this server has allowed it at once, as the turn's toolset says; else it has declined."""
+    declined: str = ""
+    """Why this server has declined it, in a sentence."""
     item_id: str = ""
     """The item of the call that is asked for, if it is told."""
     of_server: bool = False

@@ -45,6 +45,7 @@ READS: Final = frozenset({"read", "glob", "grep"})
 _WILDCARD: Final = re.compile(r"[*?\[{]")
 NO_TOOL: Final = "The turn's toolset does not have the tool."
 NOBODY: Final = "Nobody may answer."
+NOBODY_ASKED: Final = "Nobody is asked for permission."
 
 
 def beyond_sandbox(event: ApprovalRequested, turn: Turn) -> str:
@@ -128,20 +129,24 @@ class OpenAsks:
             if self._open.pop(event.request_id, None) is not None and not self._open:
                 self._spawn(self._go_on(event.request_id, None))
             return event
-        answer = self._answer_to(event)
-        if answer is not None or isinstance(event, InputRequested):
-            self._send(event.request_id, answer or DECLINED)
-            return msgspec.structs.replace(event, allowed=True) if answer == ALLOWED else event
+        if isinstance(event, InputRequested):
+            self._send(event.request_id, DECLINED)
+            return event
+        if (answer := self._answer_to(event)) is not None:
+            self._send(
+                event.request_id, ALLOWED if answer.approve else DECLINED
+            )  # which has words of its own
+            return msgspec.structs.replace(event, allowed=answer.approve, declined=answer.message)
         self._open[event.request_id] = event
         self._slot.lend()
         self._watch.hold()
         return msgspec.structs.replace(event, asked=True)
 
-    def _answer_to(self, event: ApprovalRequested | InputRequested) -> Decision | None:
-        """Returns the answer to a question, if the client is not asked."""
+    def _answer_to(self, event: ApprovalRequested) -> Decision | None:
+        """Returns the answer to a question, if the client is not asked: with the reason if it is declined."""
         turn, why = self._turn, ""
-        if not isinstance(event, ApprovalRequested) or (turn.toolset is None and turn.approvals == "decline"):
-            return DECLINED
+        if turn.toolset is None and turn.approvals == "decline":
+            return Decision(message=NOBODY_ASKED)
         asks = turn.toolset is None or event.of_server
         permission = "always_ask" if asks else _permission(event)
         if permission is None:
@@ -150,7 +155,7 @@ class OpenAsks:
             why = NOBODY
         if why := why or beyond_sandbox(event, turn):
             log.info("approval_declined", kind=event.kind, reason=why)
-            return DECLINED
+            return Decision(message=why)
         return ALLOWED if permission == "always_allow" else None
 
     def decide(self, request_id: str, decision: Decision) -> None:
@@ -162,7 +167,7 @@ class OpenAsks:
             return
         if decision.approve and (why := beyond_sandbox(event, self._turn)):  # the files may be others by now
             log.info("approval_declined", kind=event.kind, reason=why)
-            decision = DECLINED
+            decision = Decision(message=why)
         if self._open:
             self._send(request_id, decision)
         else:

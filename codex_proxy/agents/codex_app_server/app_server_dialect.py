@@ -232,7 +232,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
     def _write_answer(self, request_id: str, question: int | str, reply: Decision) -> None:
         self._writes.append(decision_answer(question, request_id, reply))
         self._reader.note_decision(self._asked.items.pop(request_id, ""), reply)
-        if reply.message and not reply.approve and self._turn_id is not None:
+        if reply.by_client and reply.message and not reply.approve and self._turn_id is not None:
             # Codex has no words for a denial: the model gets them behind the call that was declined.
             params = {"threadId": self._session_id, "expectedTurnId": self._turn_id}
             input = steered_input([HistoryMessage("user", (TextPart(reply.message),))])

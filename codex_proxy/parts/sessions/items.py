@@ -264,6 +264,8 @@ class WholeItem:
             command = details.command or item.text
         else:
             return {}
+        if details.error:  # which only what was declined has
+            output = "\n".join(filter(None, (output.rstrip("\n"), f"[declined: {details.error}]\n")))
         return {
             "type": "command_execution",
             "command": command,

@@ -164,6 +164,8 @@ class TurnRenderer:
         """Calls whose arguments are not complete."""
         self._part: dict[str, int] = {}
         """The open part of each summary, by the item's id."""
+        self._declined: dict[str, str] = {}
+        """Why this server has declined what was asked about items, by their ids."""
         self._steps = _Steps()
         self._counts: tuple[int, int, int | None, Mapping[str, bool]] = items, outputs, None, {}
 
@@ -409,6 +411,7 @@ class TurnRenderer:
         if opened is None:
             return
         whole, item = opened.whole, opened.whole.item
+        event = self._with_reason(event, whole)
         if isinstance(item, ToolCall):  # its item ends with its result
             arguments = "".join(whole.text)
             call = Call(item.call_id, item.name, arguments, self.turn, opened.id, opened.place)
@@ -450,6 +453,8 @@ class TurnRenderer:
             self.costs.append(Cost(event.cost, event.currency))
 
     def _on_approval(self, event: ApprovalRequested) -> None:
+        if event.declined:
+            self._decline(event)
         if not event.asked:
             return
         whole = self._unshown.pop(event.item_id, None)
@@ -457,6 +462,23 @@ class TurnRenderer:
             self._show(whole)
             self._keep_open(self.outputs)
         self.asks.append(event)
+
+    def _decline(self, event: ApprovalRequested) -> None:
+        """Has the item of what was declined say why. Some agents tell no item of what did not run."""
+        self._declined[event.item_id or event.request_id] = event.declined
+        if not event.item_id and (event.kind == "command" or event.kind == "file_change"):
+            self._on_started(
+                ItemStarted(Activity(event.request_id, event.kind, event.text, details=event.details))
+            )
+            self._on_ended(ItemEnded(event.request_id, "failed", event.details))
+
+    def _with_reason(self, event: ItemEnded, whole: WholeItem) -> ItemEnded:
+        """Returns the end of an item, with the reason if this server has declined it."""
+        why = self._declined.pop(event.id, "")
+        if not why or event.status != "failed" or not isinstance(whole.item, Activity):
+            return event
+        details = msgspec.structs.replace(event.details or whole.details, error=why)
+        return msgspec.structs.replace(event, details=details)
 
     # --- events -----------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from tests.parts.sessions.test_folders import hosted
 from tests.waiting import eventually
 
 WAITS = "agent.session.requires_action"
+NOT_RUN = "[declined: This call was declined and did not run.]\n"
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def commands(events: list[dict[str, Any]]) -> list[tuple[str, str, Any]]:
 
 @pytest.mark.parametrize(
     ("decision", "ended"),
-    [("approve", ("completed", "ok\n")), ("deny", ("failed", "")), ("cancel", ("failed", ""))],
+    [("approve", ("completed", "ok\n")), ("deny", ("failed", NOT_RUN)), ("cancel", ("failed", NOT_RUN))],
 )
 async def test_a_command_waits_for_the_answer_and_the_turn_goes_on_either_way(
     client: AgentsClient, decision: str, ended: tuple[str, str]
@@ -113,7 +114,7 @@ async def test_two_questions_are_open_at_once_and_the_turn_goes_on_with_the_last
         await client.send(session["id"], answer_to(two, "deny"))
         told = await reader.rest()
     assert told[0]["type"] == "agent.session.in_progress"
-    assert commands(told) == [("make one", "completed", "ok\n"), ("make two", "failed", "")]
+    assert commands(told) == [("make one", "completed", "ok\n"), ("make two", "failed", NOT_RUN)]
 
 
 async def test_of_two_readers_that_answer_at_once_one_wins(client: AgentsClient) -> None:
@@ -324,6 +325,37 @@ async def test_each_key_has_its_own_setting(tmp_path: Path) -> None:
             session = (await reader.until(WAITS))["session"]
             await client.send(session["id"], answer_to(session["required_actions"][0]))
             assert [status for _, status, _ in commands(await reader.rest())] == ["completed"]
+
+
+NOBODY = "Nobody is asked for permission."
+
+
+@pytest.mark.parametrize(
+    ("settings", "whys"),
+    [
+        ({"approvals": "decline"}, {"approval": NOBODY, "approval_patch": NOBODY}),
+        ({"approvals": "decline", "fake_dialect": "proto"}, {"approval": NOBODY, "approval_patch": NOBODY}),
+        ({"approvals": "decline", "fake_dialect": "acp"}, {"approval": NOBODY, "approval_patch": NOBODY}),
+        ({"sandbox": "read-only"}, {"approval_patch": "The agent does not tell what it is."}),
+    ],
+)
+async def test_a_declined_question_says_in_its_item_why(
+    tmp_path: Path, settings: dict[str, Any], whys: dict[str, str]
+) -> None:
+    async with fake_proxy(tmp_path, **ASKING | settings) as proxy:
+        client = AgentsClient(proxy, KEY)
+        for scenario, why in whys.items():
+            async with asking(client, f"[[fake:{scenario}]]") as reader:
+                events = await reader.rest()
+            assert WAITS not in [event["type"] for event in events]
+            (item,) = (
+                each
+                for each in await client.all(f"/sessions/{events[0]['session']['id']}/items")
+                if each["type"] == "command_execution"
+            )
+            assert (item["status"], item["exit_code"]) == ("failed", None)
+            assert item["output"].endswith(f"[declined: {why}]\n"), item
+            assert next(event["item"] for event in events if event["type"].endswith("item.done")) == item
 
 
 async def test_other_apis_go_on_declining(client: AgentsClient) -> None:
