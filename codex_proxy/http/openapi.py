@@ -77,6 +77,8 @@ TURN_HEADERS: Final = {
     "x-codex-declined": "What the agent asked permission for and did not get, separated by commas: `command`, "
     "`file_change`, `mcp` (a tool of an MCP server), `permission` (anything else), `form`. In a stream that has begun, "
     "a comment has it, on a WebSocket a field of the last event.",
+    "x-codex-same-folder": "At the creation of a session: other sessions of the key in the same folder, the newest "
+    "first, separated by commas. They may change each other's files.",
     "x-codex-upstream": "The upstream that answered, if there are several.",
     "x-codex-route": "The table `[routes.NAME]` of the settings that chose the model.",
     "x-codex-attempts": "The number of requests to upstreams for this answer.",

@@ -4,9 +4,10 @@ another key's, CONFLICT. Source: docs/agents-api.md.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from aiohttp import web
 from msgspec.structs import replace
@@ -14,19 +15,24 @@ from msgspec.structs import replace
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.turn import Sandbox
 from codex_proxy.http.endpoint import json_response
-from codex_proxy.http.middleware.request_context import CLIENT, NOTES
+from codex_proxy.http.listing import MAX_PAGE_ITEMS
+from codex_proxy.http.middleware.request_context import CLIENT, NOTES, REPLY_HEADERS
 from codex_proxy.parts.sessions import wire
 from codex_proxy.parts.sessions.agents import settings_of
 from codex_proxy.parts.sessions.creations import Creation, creation
 from codex_proxy.parts.sessions.files_of_turns import WORKTREES, Worktrees
 from codex_proxy.parts.sessions.handlers import messages_of, note_agent, send_events
-from codex_proxy.parts.sessions.records import AGENT
+from codex_proxy.parts.sessions.records import AGENT, SESSION
 from codex_proxy.parts.sessions.request_values import parse, sessions_at
 from codex_proxy.parts.sessions.sessions import Content, Session, folder_environment, session_object
 from codex_proxy.parts.sessions.stream import EventReader, MakeReader, encode_event
 from codex_proxy.responses.prepare import PreparedResponse
-from codex_proxy.store.values import Record
+from codex_proxy.store.values import PageRequest, Record
 from codex_proxy.surfaces.requests.options import SANDBOX_HEADER, WORKTREE_HEADER, sandbox_of
+
+SAME_FOLDER_HEADER: Final = "x-codex-same-folder"
+MAX_NEIGHBOURS: Final = 10
+"""Maximum sessions that the header names."""
 
 
 async def create_session(request: web.Request) -> web.StreamResponse:
@@ -64,6 +70,8 @@ async def _created(
         in_worktree = worktree_in(request)
         prepared = await sessions.turn_requests.check_settings(owner, session, messages)
         note_agent(request, prepared)
+        if not in_worktree:
+            await _name_neighbours(request, session)
         reader = None if make is None else sessions.streams.reader(owner, session.id, make)
         created = session
 
@@ -81,6 +89,26 @@ async def _created(
                 reader.close()
             raise
         return created, reader
+
+
+async def _name_neighbours(request: web.Request, session: Session) -> None:
+    """Names in a header of the answer the key's other sessions in the folder of a new one, as far as they are among
+    its newest.
+    """
+    folder = _folder_of(session)
+    if not folder:
+        return
+    sessions, owner = sessions_at(request)
+    newest = await sessions.store.page(owner, SESSION, PageRequest(MAX_PAGE_ITEMS))
+    same = [each.id for each in newest.items if each.archived_at is None and _folder_of(each) == folder]
+    if same:
+        request[REPLY_HEADERS][SAME_FOLDER_HEADER] = ", ".join(same[:MAX_NEIGHBOURS])
+
+
+def _folder_of(session: Session) -> str:
+    """Returns the folder that a session names, in one spelling; empty if it has none."""
+    folder = session.environment.get("workspace_directory", "")
+    return os.path.normpath(folder) if folder else ""
 
 
 async def _create(

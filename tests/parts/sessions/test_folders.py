@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from codex_proxy.core.keys import digest_of
 from tests.http.serving import fake_proxy
-from tests.parts.sessions.driving import AgentsClient, message, sdk
+from tests.parts.sessions.driving import AgentsClient, message, sdk, session_body
 
 
 def hosted(folder: Path, **more: Any) -> dict[str, Any]:
@@ -128,3 +129,34 @@ async def test_a_folder_that_became_a_link_to_another_place_fails_the_next_turn_
         folder.mkdir()
         events = await client.turn(id, message("Hello."))
         assert events[-2]["type"] == "agent.session.turn.completed"
+
+
+async def test_a_new_session_is_told_which_others_work_in_its_folder(tmp_path: Path) -> None:
+    shared, other = tmp_path / "shared", tmp_path / "other"
+    for each in (shared, other):
+        each.mkdir()
+    keys = tmp_path / "keys.toml"
+    keys.write_text("\n".join(f"[keys.{name}]\nsha256 = '{digest_of(name)}'" for name in ("one", "two")))
+    keys.chmod(0o600)
+    async with fake_proxy(tmp_path, keys_file=keys) as proxy:
+        client, stranger = AgentsClient(proxy, "one"), AgentsClient(proxy, "two")
+
+        async def told(client: AgentsClient, **body: Any) -> tuple[str, list[str]]:
+            """The id of a new session, and the sessions that its answer names."""
+            answer = await client.ask("POST", "/sessions", body)
+            assert answer.status == 201, answer.text
+            session = answer.frames[0]["session"] if body.get("stream") else answer.body
+            return session["id"], answer.headers.get("x-codex-same-folder", "").split(", ")
+
+        first, named = await told(client, **hosted(shared, input="Hello."))
+        assert named == [""]
+        assert (await told(client, **hosted(other)))[1] == [""]
+        assert (await told(stranger, **hosted(shared)))[1] == [""], "sessions of another key are not told"
+        second, named = await told(client, **hosted(shared / ".." / "shared", input="Hello.", stream=True))
+        assert named == [first]
+        third, named = await told(client, **hosted(shared))
+        assert named == [second, first]
+        archived = await client.ask("POST", f"/sessions/{third}/summary", {"archived": True})
+        assert archived.status == 200
+        assert (await told(client, **hosted(shared)))[1] == [second, first]
+        assert (await told(client, **session_body("Hello.")))[1] == [""]
