@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import resource
 from pathlib import Path
 from typing import Any
 
 from codex_proxy.core.keys import digest_of
 from tests.http.serving import fake_proxy
-from tests.parts.sessions.driving import AgentsClient, message, sdk, session_body
+from tests.parts.sessions.driving import AgentsClient, message, sdk, session_body, text_of
 
 
 def hosted(folder: Path, **more: Any) -> dict[str, Any]:
@@ -160,3 +162,33 @@ async def test_a_new_session_is_told_which_others_work_in_its_folder(tmp_path: P
         assert archived.status == 200
         assert (await told(client, **hosted(shared)))[1] == [second, first]
         assert (await told(client, **session_body("Hello.")))[1] == [""]
+
+
+async def test_an_agent_that_has_no_room_in_its_folder_says_so_and_its_session_goes_on(
+    tmp_path: Path,
+) -> None:
+    pids = tmp_path / "pids"
+    changes = json.dumps([{"path": "work/large", "text": "x" * 5000}])
+    writing = f"[[fake:text files='{changes}' say='I have tried.']]"
+    settings = {"fake_dialect": "app-server", "sandbox": "danger-full-access"}
+    async with fake_proxy(tmp_path, {"FAKE_CODEX_PID_FILE": str(pids)}, **settings) as proxy:
+        client = AgentsClient(proxy)
+
+        async def write() -> tuple[str, str]:
+            """Has the agent write a file of 5000 bytes. Returns the command's status and output."""
+            events = await client.turn(id, message(writing))
+            assert events[-2]["type"] == "agent.session.turn.completed"
+            items = [event["item"] for event in events if event["type"].endswith("item.done")]
+            assert text_of(items[-1]) == "I have tried."
+            return items[0]["status"], items[0]["output"]
+
+        id = await client.idle_session("Hello.", **hosted(tmp_path))
+        (agent,) = map(int, pids.read_text().split())
+        _, maximum = resource.prlimit(agent, resource.RLIMIT_FSIZE)
+        resource.prlimit(agent, resource.RLIMIT_FSIZE, (4096, maximum))
+        status, output = await write()
+        assert status == "failed"
+        assert "File too large" in output
+        resource.prlimit(agent, resource.RLIMIT_FSIZE, (maximum, maximum))
+        assert (await write())[0] == "completed"
+        assert (tmp_path / "work/large").stat().st_size == 5000
