@@ -24,8 +24,9 @@ from tests.parts.managed_agents.following import (
     result,
     said,
 )
-from tests.parts.sessions.driving import AgentsClient
+from tests.parts.sessions.driving import AgentsClient, text_of
 from tests.parts.sessions.driving import message as openai_message
+from tests.parts.sessions.test_scenarios import SCENARIOS
 
 
 async def ids(client: ManagedClient, query: str) -> tuple[list[str], Any]:
@@ -317,3 +318,24 @@ async def test_a_session_of_one_api_is_read_through_the_other(proxy: Proxy, clie
     items = await openai.all(f"/sessions/{ours}/items")
     assert [item["role"] for item in items] == ["user", "assistant"]
     check_log(await client.events(ours))
+
+
+@pytest.mark.sampled(every=8)
+@pytest.mark.parametrize("dialect", ["proto", "app-server"])
+@pytest.mark.parametrize("scenario", SCENARIOS)
+async def test_each_turn_of_openais_api_has_a_whole_log_in_this_one(
+    tmp_path: Path, scenario: str, dialect: str
+) -> None:
+    async with fake_proxy(tmp_path, fake_dialect=dialect) as proxy:
+        openai, client = AgentsClient(proxy), ManagedClient(proxy)
+        id = await openai.idle_session(f"[[fake:{scenario}]]")
+        items = await openai.all(f"/sessions/{id}/items")
+        events = await client.events(id)
+        assert (await client.session(id))["status"] == "idle"
+        assert said(events, "user.message") == [f"[[fake:{scenario}]]"]
+        shown = [item for item in items if item["type"] == "message" and item["role"] == "assistant"]
+        assert said(events) == [text for item in shown if (text := text_of(item))]
+        calls = [item for item in items if item["type"] in ("function_call", "mcp_call")]
+        assert sum(each in ("agent.custom_tool_use", "agent.mcp_tool_use") for each in kinds(events)) == len(
+            calls
+        )
