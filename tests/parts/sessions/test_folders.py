@@ -174,9 +174,9 @@ async def test_an_agent_that_has_no_room_in_its_folder_says_so_and_its_session_g
     async with fake_proxy(tmp_path, {"FAKE_CODEX_PID_FILE": str(pids)}, **settings) as proxy:
         client = AgentsClient(proxy)
 
-        async def write() -> tuple[str, str]:
+        async def write(session: str) -> tuple[str, str]:
             """Has the agent write a file of 5000 bytes. Returns the command's status and output."""
-            events = await client.turn(id, message(writing))
+            events = await client.turn(session, message(writing))
             assert events[-2]["type"] == "agent.session.turn.completed"
             items = [event["item"] for event in events if event["type"].endswith("item.done")]
             assert text_of(items[-1]) == "I have tried."
@@ -186,9 +186,9 @@ async def test_an_agent_that_has_no_room_in_its_folder_says_so_and_its_session_g
         (agent,) = map(int, pids.read_text().split())
         _, maximum = resource.prlimit(agent, resource.RLIMIT_FSIZE)
         resource.prlimit(agent, resource.RLIMIT_FSIZE, (4096, maximum))
-        status, output = await write()
+        status, output = await write(id)
         assert status == "failed"
         assert "File too large" in output
         resource.prlimit(agent, resource.RLIMIT_FSIZE, (maximum, maximum))
-        assert (await write())[0] == "completed"
+        assert (await write(id))[0] == "completed"
         assert (tmp_path / "work/large").stat().st_size == 5000
