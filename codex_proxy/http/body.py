@@ -421,8 +421,10 @@ def check_choices(request: web.Request) -> None:
     endpoint = request.get(ENDPOINT)
     if endpoint is None or (request.method != "POST" and endpoint.kind != "turn"):
         return
-    given = [name for name in CHOICE_HEADERS if request.headers.get(name, "").strip()]
-    taken = {each.name for each in endpoint.parameters} if given else ()
+    given = list(filter(request.headers.get, CHOICE_HEADERS))
+    if not given:
+        return
+    taken = {each.name for each in endpoint.parameters}
     unused = [name for name in given if name not in taken]
     begins = SANDBOX_HEADER in taken or (endpoint.kind == "turn" and "{" not in endpoint.path)
     if begins and WORKTREE_HEADER in unused and request.headers[WORKTREE_HEADER].strip().lower() != "false":

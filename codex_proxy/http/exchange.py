@@ -96,9 +96,11 @@ class TurnTimings:
                 self._on_empty(events[-1].empty)
 
     def _note(self, events: Sequence[Event]) -> None:
-        served = next((event for event in events if isinstance(event, ServedBy)), None)
-        if served is not None and self._on_served is not None:
-            self._on_served(served)
+        for event in events:
+            if isinstance(event, ServedBy) and self._on_served is not None:
+                self._on_served(event)
+        if ApprovalRequested not in map(type, events):
+            return
         self._declined = declined_in(events, self._declined)
         if self._declined and self._on_declined is not None:
             self._on_declined(self._declined)

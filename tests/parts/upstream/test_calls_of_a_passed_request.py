@@ -19,12 +19,12 @@ from tests.waiting import PATIENCE
 WARM, COUNTED, DELTAS = 3, 4, 10
 OF_A_WHOLE_ANSWER = {
     "parts/upstream": 141,
-    "http": 105,
+    "http": 106,
     "runs": 81,
     "surfaces": 71,
     "agents": 23,
     "admission": 12,
-    "other": 95,
+    "other": 96,
 }
 OF_A_DELTA = {"parts/upstream": 20, "runs": 11, "http": 8, "surfaces": 2, "agents": 2, "other": 1}
 WORD = event(chunk({"content": "Hi"}))

@@ -128,10 +128,8 @@ class PassThrough:
         """The bytes before the text in the last delta's event."""
         self._shown_head = b""
         """The same with the name of the model that is shown, if that is another."""
-        self._is_odd = False
-        """Whether chunks came that had to be changed so that SDKs can read them."""
-        self._is_strange = False
-        """Whether a line is in no format of a stream's."""
+        self._is_odd = self._is_strange = False
+        """Whether chunks came that had to be changed so that SDKs can read them; whether a line is no event's."""
         self._whole = WholeAnswer()
         """A stream that is converted to one object."""
         self._messages: dict[int, SaidText] = {}
