@@ -21,6 +21,7 @@ from codex_proxy.app.server import Server, make_server
 from codex_proxy.app.server_parts import ServerPart
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.items import HistoryMessage, TextPart
+from codex_proxy.core.json_values import without_surrogates
 from codex_proxy.core.turn import Turn
 from codex_proxy.files.private import make_folder
 from codex_proxy.http.body import read_body
@@ -126,7 +127,9 @@ class Servers:
 
 
 class TestServer:
-    """A server for a test: `base_url` and `api_key` are for its SDK, `requests` are those received."""
+    """A server for a test: `base_url` and `api_key` are for its SDK, `requests` are those for answers that it has
+    received.
+    """
 
     __test__ = False
 
@@ -169,15 +172,24 @@ class TestServer:
 
     def say(self, text: str) -> None:
         """Makes the fake agent answer with this text: several calls give the texts of the next turns, in order, and the
-        last one repeats.
+        last one repeats. `{outputs}` in it stands for what the turn's tools have returned. Raises `TypeError` for what
+        is no text.
         """
+        if not isinstance(text, str):
+            raise TypeError(f"`say` takes a text, not {type(text).__name__}")
         self._next = min(self._next, len(self._said))
-        self._said.append(f"[[fake:text say={json.dumps(text)}]]")
+        self._said.append(f"[[fake:text say={json.dumps(without_surrogates(text))}]]")
         self._marker = ""
 
     def scenario(self, name: str, /, **options: Any) -> None:
-        """Makes the fake agent play a scenario from now on, such as `tool_calls` with `name="get_weather"`."""
-        given = "".join(f" {key}={json.dumps(str(value))}" for key, value in options.items())
+        """Makes the fake agent play a scenario from now on, such as `tool_calls` with `name="get_weather"`. A dict or
+        list, such as `args={"city": "Oslo"}`, is given as JSON.
+        """
+        texts = {
+            key: json.dumps(value) if isinstance(value, dict | list) else str(value)
+            for key, value in options.items()
+        }
+        given = "".join(f" {key}={json.dumps(text)}" for key, text in texts.items())
         self._marker = f"[[fake:{name}{given}]]"
         self._said.clear()
 

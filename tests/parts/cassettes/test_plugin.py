@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import venv
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -180,6 +182,26 @@ def test_several_texts_are_said_in_order_and_the_last_one_again(servers: Servers
     server.say("Three.")
     answer = httpx.post(f"{server.base_url}/v1/chat/completions", json=body, timeout=PATIENCE).json()
     assert answer["choices"][0]["message"]["content"] == "Three."
+
+
+def test_what_is_said_is_a_text_and_a_scenario_takes_json(servers: Servers) -> None:
+    server = servers.fake().for_test("")
+    with pytest.raises(TypeError, match="`say` takes a text, not int"):
+        server.say(5)  # type: ignore[arg-type]
+    server.say("half \ud83d")
+    tool = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
+    body = {"model": "codex-5", "messages": [{"role": "user", "content": "Hello."}], "tools": [tool]}
+
+    def message() -> dict[str, Any]:
+        url = f"{server.base_url}/v1/chat/completions"
+        answer: dict[str, Any] = httpx.post(url, json=body, timeout=PATIENCE).json()
+        found: dict[str, Any] = answer["choices"][0]["message"]
+        return found
+
+    assert message()["content"] == "half \ufffd"
+    server.scenario("tool_calls", name="get_weather", args={"city": "Oslo"})
+    call = message()["tool_calls"][0]
+    assert json.loads(call["function"]["arguments"]) == {"city": "Oslo"}
 
 
 def test_an_answer_has_the_fault_that_the_test_asks_for_once(servers: Servers) -> None:
