@@ -31,10 +31,15 @@ from codex_proxy.parts.upstream.attempts import (
 from codex_proxy.parts.upstream.exchange import Exchange
 from codex_proxy.parts.upstream.failures import BROKEN_OFF, CLOSED, MAX_ERROR_BYTES, ErrorReader
 from codex_proxy.parts.upstream.server import UpstreamClient
-from codex_proxy.parts.upstream.stream import End, Head, Message, PassedUsage
+from codex_proxy.parts.upstream.stream import End, Head, Message, PassedUsage, decode_event, is_error
 
 HELD_BYTES: Final = 256 << 10
 """Bytes kept for a slow client; with more the upstream has to wait."""
+_MOST_OF_AN_ERROR: Final = 16 << 10
+"""Bytes of an answer with the status 200 that may be an error: more is an answer."""
+_MAY_BE_ERROR: Final = re.compile(
+    rb'\s*[{\[].{0,200}?"(?:errors?|detail|message|msg|error_msg|base_resp)"', re.DOTALL
+)
 _LAST_EVENT: Final = re.compile(rb'"(?:finish_reason|error)"\s{0,9}:\s{0,9}["{]|[\r\n]data:\s{0,9}\[DONE\]')
 """Matches what ends a stream of completions: in a model's text quotes and line ends have a backslash."""
 _MAX_MARK: Final = 64
@@ -107,8 +112,24 @@ class UpstreamAnswer:
             raise self._fault(await self._error(self._head, errors, now))
         self.headers = {name: value for name, value in self._head.headers.items() if name in _KEPT_HEADERS}
         kind = self.headers.get("content-type", "")
+        if "json" in kind and (failure := await self._error_in_answer(errors)) is not None:
+            raise self._fault(failure)
         self._has_text = "audio/" not in kind
         self._lacks_end = self._path == "/completions" and kind.startswith("text/event-stream")
+
+    async def _error_in_answer(self, errors: ErrorReader) -> Failure | None:
+        """Returns the error that some servers send with the status 200, if the answer is a short JSON object with one.
+        Takes nothing of the answer.
+        """
+        while not self._chunks and self._end is None:
+            await self._next()
+        if not self._chunks or not _MAY_BE_ERROR.match(self._chunks[0]):
+            return None
+        while self._end is None and self._held < _MOST_OF_AN_ERROR:
+            await self._next()
+        event = decode_event(b"".join(self._chunks), "chunk")
+        is_found = event.kind == "chunk" and is_error(event.value)
+        return errors.of_event(event.value) if is_found else None
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yields the answer. Raises `Fault` if it breaks off, and the error of reading the client's body."""

@@ -228,6 +228,23 @@ async def test_a_failed_request_is_retried_before_the_answer_begins_and_its_erro
         assert KEY not in answer.text
 
 
+@pytest.mark.parametrize(
+    ("error", "status", "words"),
+    [
+        ({"error": {"message": "Slow down.", "code": 429}}, 429, "Slow down."),
+        ({"object": "error", "message": "Too long.", "code": 400}, 400, "Too long."),
+        ({"data": None, "base_resp": {"status_code": 1002, "status_msg": "Slow down."}}, 502, "Slow down."),
+        ({**EMBEDDINGS_ANSWER, "error": None}, 200, '"error"'),
+    ],
+)
+async def test_an_error_with_the_status_200_is_told_as_one(
+    error: dict[str, Any], status: int, words: str, proxy: Proxy, server: Server
+) -> None:
+    server.answer = json.dumps(error).encode()
+    answer = await proxy.send("POST", "/v1/embeddings", {"model": "embed", "input": "x"})
+    assert (answer.status, words in answer.text) == (status, True)
+
+
 async def test_the_breaker_counts_these_requests_too(server: Server, tmp_path: Path) -> None:
     table = {"retries": 0, "breaker_failures": 2, "breaker_seconds": 60}
     async with proxy_before(server.url, tmp_path, table=table) as proxy:
