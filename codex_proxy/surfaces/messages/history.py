@@ -218,9 +218,12 @@ class BlockReader:
 
 def _decoded(source: dict[str, Any]) -> bytes | None:
     """Returns the bytes of a document, of which only a text may be empty; None if there are none."""
+    data = source.get("data")
+    if not isinstance(data, str):
+        return None
     try:
-        raw = decode_base64(source["data"])
-    except (KeyError, TypeError, ValueError):
+        raw = decode_base64(data)
+    except ValueError:
         return None
     return raw if raw or text_at(source, "media_type").startswith("text/") else None
 

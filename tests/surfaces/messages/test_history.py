@@ -301,6 +301,10 @@ NOT_SENT_ALONG = [
     ({"type": "base64", "media_type": "application/pdf", "data": "?"}, "source.data"),
     ({"type": "base64", "media_type": "application/pdf", "data": ""}, "source.data"),
     ({"type": "base64", "media_type": "application/pdf"}, "source.data"),
+    ({"type": "base64", "media_type": "application/pdf", "data": None}, "source.data"),
+    ({"type": "base64", "media_type": "application/pdf", "data": 1}, "source.data"),
+    ({"type": "base64", "media_type": "application/pdf", "data": ["A"]}, "source.data"),
+    ({"type": "base64", "media_type": "application/pdf", "data": {}}, "source.data"),
     ({"type": "text", "media_type": "text/plain", "data": None}, "source.data"),
     ({"type": "content", "content": None}, "source.content"),
 ]
