@@ -331,34 +331,55 @@ def error_event(failure: Failure, request_id: str) -> bytes:
 _NUMBER: Final = r"\d{1,9}\b"
 _WITH_OUTPUT: Final = re.compile(
     rf"too large: (?P<output>{_NUMBER})\. This model's maximum context length is (?P<window>{_NUMBER}) tokens and your "
-    rf"request has (?P<input>{_NUMBER}) input tokens|"
-    rf"maximum context length is (?P<window_>{_NUMBER}) tokens\. However, you requested {_NUMBER} tokens "
-    rf"\((?P<input_>{_NUMBER}) in the messages, (?P<output_>{_NUMBER}) in the completion\)"
+    rf"request has (?P<input>{_NUMBER}) input tokens"
 )
-"""What vLLM and OpenAI say where the prompt and `max_tokens` are too long together."""
+"""What vLLM says where the prompt and `max_tokens` are too long together."""
+_REQUESTED: Final = re.compile(
+    rf"maximum context length (?:is|of) (?P<window>{_NUMBER}) tokens\. (?:However, )?you requested "
+    rf"(?:about |a total of )?{_NUMBER} tokens(?:(?: \(|: )(?P<parts>[\w ,]{{0,300}}))?",
+    re.IGNORECASE,
+)
+"""What OpenAI, OpenRouter and SGLang say of both together; some also tell the parts of the sum."""
+_PART: Final = re.compile(rf"({_NUMBER}) (?:tokens )?(?:of|in|for|from) (?:the |your )?(\w+(?: \w+)?)")
 _TOO_LONG: Final = re.compile(
     rf"maximum context length is (?P<window>{_NUMBER}) tokens\b.{{0,80}}? (?P<input>{_NUMBER}) (?:input )?tokens"
 )
+ROOM_FOR_OUTPUT: Final = 4000
+"""The tokens of the window that a prompt must leave free for Claude Code to go on with a lower `max_tokens`: it sets
+what is free less 1000, and gives up if that is below 3000.
+"""
 
 
 def prompt_too_long(failure: Failure, count_tokens: Callable[[], int], window: int | None) -> Failure:
     """Returns a failure of the kind CONTEXT_LENGTH_EXCEEDED in Anthropic's words, others unchanged: `prompt is too
-    long: N tokens > M maximum`, on which Claude Code summarises, or, if the prompt alone fits, that it leaves too
-    little for `max_tokens`, which Claude Code then lowers. The numbers are the model server's own, if it tells them.
-    `window`: the model's context window, if known.
+    long: N tokens > M maximum`, on which Claude Code summarises, or, if the prompt alone fits and leaves
+    `ROOM_FOR_OUTPUT`, that it leaves too little for `max_tokens`, which Claude Code then lowers. The numbers are the
+    model server's own, if it tells them. `window`: the model's context window, if known.
     """
     if failure.kind is not FaultKind.CONTEXT_LENGTH_EXCEEDED:
         return failure
-    if (told := _WITH_OUTPUT.search(failure.message)) is not None:
-        tokens, output, most = (int(told[name] or told[f"{name}_"]) for name in ("input", "output", "window"))
-        if tokens <= most:
-            message = f"input length and `max_tokens` exceed context limit: {tokens} + {output} > {most}"
-            message += ", decrease input length or `max_tokens` and try again"
-            return msgspec.structs.replace(failure, message=message, param=None)
-    elif (told := _TOO_LONG.search(failure.message)) is not None:
-        tokens, most = int(told["input"]), int(told["window"])
-    else:
+    tokens, output, most = _told_tokens(failure.message)
+    if tokens is None:
         tokens = count_tokens()
-        most = window or max(1, tokens - 1)
+    elif output is not None and most is not None and tokens + ROOM_FOR_OUTPUT <= most:
+        message = f"input length and `max_tokens` exceed context limit: {tokens} + {output} > {most}"
+        message += ", decrease input length or `max_tokens` and try again"
+        return msgspec.structs.replace(failure, message=message, param=None)
+    most = most or window or max(1, tokens - 1)
     message = f"prompt is too long: {max(tokens, most + 1)} tokens > {most} maximum"
     return msgspec.structs.replace(failure, message=message, param=None)
+
+
+def _told_tokens(message: str) -> tuple[int | None, int | None, int | None]:
+    """Returns the tokens of the prompt, of the output, and of the context window that a model server has told."""
+    if (told := _WITH_OUTPUT.search(message)) is not None:
+        return int(told["input"]), int(told["output"]), int(told["window"])
+    if (told := _REQUESTED.search(message)) is not None:
+        parts = _PART.findall(told["parts"] or "")
+        outputs = [int(count) for count, what in parts if "output" in what or "completion" in what]
+        inputs = [int(count) for count, what in parts if not ("output" in what or "completion" in what)]
+        both = bool(inputs and outputs)  # the sum alone says nothing of the prompt
+        return sum(inputs) if both else None, sum(outputs) if both else None, int(told["window"])
+    if (told := _TOO_LONG.search(message)) is not None:
+        return int(told["input"]), None, int(told["window"])
+    return None, None, None

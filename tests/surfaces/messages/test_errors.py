@@ -125,6 +125,33 @@ ITS_MOST = "This model's maximum context length is 32768 tokens"
             "prompt is too long: 40000 tokens > 32768 maximum",
         ),
         (
+            f"{ITS_MOST}. However, you requested 44000 tokens (9000 in the messages, 3000 in the functions, and 32000 "
+            "in the completion).",
+            "input length and `max_tokens` exceed context limit: 12000 + 32000 > 32768, decrease",
+        ),
+        (
+            "This endpoint's maximum context length is 131072 tokens. However, you requested about 138956 tokens (7384 "
+            "of text input, 500 of tool input, 131072 in the output). Please reduce the length of either one.",
+            "input length and `max_tokens` exceed context limit: 7884 + 131072 > 131072, decrease",
+        ),
+        (
+            "Requested token count exceeds the model's maximum context length of 32768 tokens. You requested a total "
+            "of 41000 tokens: 9000 tokens from the input messages and 32000 tokens for the completion. Please",
+            "input length and `max_tokens` exceed context limit: 9000 + 32000 > 32768, decrease",
+        ),
+        (
+            f"{ITS_MOST}. However, you requested 61000 tokens.",
+            "prompt is too long: 50000 tokens > 32768 maximum",
+        ),
+        (
+            f"'max_tokens' is too large: 32000. {ITS_MOST} and your request has 28768 input tokens.",
+            "input length and `max_tokens` exceed context limit: 28768 + 32000 > 32768, decrease",
+        ),
+        (
+            f"'max_tokens' is too large: 32000. {ITS_MOST} and your request has 28769 input tokens.",
+            "prompt is too long: 32769 tokens > 32768 maximum",
+        ),
+        (
             f"{ITS_MOST}. However, your messages resulted in 40000 tokens.",
             "prompt is too long: 40000 tokens > 32768 maximum",
         ),
@@ -132,7 +159,7 @@ ITS_MOST = "This model's maximum context length is 32768 tokens"
 )
 def test_the_numbers_that_a_model_server_tells_are_passed_on(said: str, words: str) -> None:
     fault = Failure(FaultKind.CONTEXT_LENGTH_EXCEEDED, said)
-    assert prompt_too_long(fault, lambda: 3, None).message.startswith(words)
+    assert prompt_too_long(fault, lambda: 50_000, None).message.startswith(words)
 
 
 def test_other_failures_keep_their_message() -> None:
