@@ -160,16 +160,16 @@ CLIENTS_KEY_REFUSED: Final = Failure(
     "The model server rejected your API key, which this server passes on. Send a key that is valid there.",
 )
 
-_EXCESS: Final = r"exceed|too |max|larger|longer|greater|beyond|\b(?:over|full|only)\b|\d{3}"
+_EXCESS: Final = r"exceed|too |(?<!\w)max(?!_)|larger|longer|greater|beyond|\b(?:over|full|only)\b|\d{3}"
 """What stands beside the words "context length" where it is too short, and not where they name a field."""
 CONTEXT_WORDS: Final = (
     (r"context_length_exceeded|exceed_context_size", "context_length_exceeded"),
     (
-        rf"context[ _](?:window|size|length|limit)\b.{{0,80}}(?:{_EXCESS})",
+        rf"context[ _](?:window|size|length|limit)(?:\b|_(?=exceed)).{{0,80}}(?:{_EXCESS})",
         "'max_tokens' is too large: 9000. This model's context length is 8192 tokens.",
     ),
     (
-        rf"(?:{_EXCESS}).{{0,80}}context[ _](?:window|size|length|limit)",
+        rf"(?:{_EXCESS}).{{0,80}}context[ _](?:window|size|length|limit)\b",
         "the request exceeds the available context size, try increasing it",
     ),
     (
@@ -204,11 +204,12 @@ CONTEXT_WORDS: Final = (
         "<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 98304]",
     ),
     (
-        r"(?:input|prompt)(?: length)?\b.{0,40} exceeds?\b.{0,20} (?:max(?:imum)?\b.{0,20} length|max_seq_len)",
+        r"(?:input|prompt)(?: (?:of|length|size|text|sequence|messages|tokens?|\d+)){0,4}(?: \([^)]{0,40}\))? "
+        r"exceeds?\b.{0,20} (?:max(?:imum)?\b.{0,20} length|max_seq_len)",
         "Input length (40000 tokens) exceeds the maximum allowed length (32767 tokens).",  # SGLang, Volcengine
     ),
     (
-        r"(?:input )?tokens\b.{0,30} exceeds? (?:the )?(?:max|configured) ",
+        r"(?<!\w)(?:(?:input|prompt)[ _])?tokens\b.{0,30} exceeds? (?:the )?(?:max|configured) ",
         "Total tokens of image and text exceed max message tokens",  # Volcengine, Hunyuan, OpenAI
     ),
     (
@@ -231,6 +232,11 @@ CONTEXT_WORDS: Final = (
 )
 """What servers say of a context that is too long, each with an example."""
 _CONTEXT: Final = re.compile("|".join(words for words, _ in CONTEXT_WORDS), re.IGNORECASE)
+_OUTPUT_LIMIT: Final = re.compile(
+    r"\bmax_(?:completion_|output_)?tokens\W{1,12}(?:or \W?max_tokens\W{1,3})?must be less than",
+    re.IGNORECASE,
+)
+"""Matches what servers say of `max_tokens` alone; some of them compare it with the context."""
 _MODEL: Final = re.compile(
     r"\bmodel\b.{0,200}?(?:does not exist|not found|not loaded|unknown|not supported)|\binvalid[ _]model(?: name)?\b|"
     r"\bmodels/.{0,200}?not found|\bnot a valid model\b|\bno endpoints found for\b",
@@ -344,10 +350,12 @@ def _fault_of(found: FaultKind, status: int | None, text: str) -> FaultKind:
     """Corrects the kind that `failure_from_text` has found by rules made for Codex. `text`: the error's code, type and
     message.
     """
+    of_output = _OUTPUT_LIMIT.search(text) is not None
     # llama.cpp says 500 where the input is to blame.
-    if (status is None or status in (400, 404, 413, 422, 500)) and _CONTEXT.search(text):
+    may_be_context = not of_output and (status is None or status in (400, 404, 413, 422, 500))
+    if may_be_context and _CONTEXT.search(text):
         return K.CONTEXT_LENGTH_EXCEEDED
-    if found is K.CONTEXT_LENGTH_EXCEEDED and status in (400, 422):
+    if found is K.CONTEXT_LENGTH_EXCEEDED and (of_output or status in (400, 422)):
         return K.REJECTED_BY_PROVIDER  # it speaks of a field of that name
     if status in (400, 404) and _MODEL.search(text):
         return K.MODEL_NOT_FOUND

@@ -33,11 +33,38 @@ def test_each_servers_words_of_a_context_that_is_too_long_are_known(words: str, 
         assert of_status(status, said(example, code=None)).kind is K.CONTEXT_LENGTH_EXCEEDED
 
 
+GROQS_OUTPUT_LIMIT: Final = said(
+    "`max_completion_tokens` must be less than or equal to `40960`, the maximum value for `max_completion_tokens` is "
+    "less than the `context_window` for this model"
+)
+
+
 @pytest.mark.parametrize(
     ("status", "error", "kind"),
     [
         (400, said("Unknown parameter: 'context_window'."), K.REJECTED_BY_PROVIDER),
         (400, said("Invalid value for 'context_length': must be positive"), K.REJECTED_BY_PROVIDER),
+        (400, said("Unknown parameter: 'max_context_length'."), K.REJECTED_BY_PROVIDER),
+        (400, GROQS_OUTPUT_LIMIT, K.REJECTED_BY_PROVIDER),
+        (None, GROQS_OUTPUT_LIMIT, K.REJECTED_BY_PROVIDER),
+        (
+            400,
+            said('"max_tokens" must be less than or equal to the model\'s context length'),
+            K.REJECTED_BY_PROVIDER,
+        ),
+        (
+            400,
+            said("Invalid input: messages[3].name exceeds the maximum length of 64 characters."),
+            K.REJECTED_BY_PROVIDER,
+        ),
+        (
+            400,
+            said("max_completion_tokens (100000) exceeds the max allowed (32768)"),
+            K.REJECTED_BY_PROVIDER,
+        ),
+        (400, said("No.", code="context_window_exceeded"), K.CONTEXT_LENGTH_EXCEEDED),
+        (400, said("No.", code="context_limit_exceeded"), K.CONTEXT_LENGTH_EXCEEDED),
+        (422, said("No.", type="context_size_exceeded"), K.CONTEXT_LENGTH_EXCEEDED),
         (404, said("No endpoints found for foo/bar.", code=404), K.MODEL_NOT_FOUND),
         (404, said("models/gemini-9 is not found for API version v1main"), K.MODEL_NOT_FOUND),
         (404, [said("models/x is not found", code=404, status="NOT_FOUND")], K.MODEL_NOT_FOUND),
@@ -57,8 +84,10 @@ def test_each_servers_words_of_a_context_that_is_too_long_are_known(words: str, 
         (403, "", K.UPSTREAM_UNAUTHORIZED),
     ],
 )
-def test_a_status_and_its_words_say_whose_fault_it_is(status: int, error: Any, kind: FaultKind) -> None:
-    failure = of_status(status, error)
+def test_a_status_and_its_words_say_whose_fault_it_is(
+    status: int | None, error: Any, kind: FaultKind
+) -> None:
+    failure = ERRORS.of_event(error) if status is None else of_status(status, error)
     assert failure.kind is kind
     if kind in (K.MODEL_NOT_FOUND, K.REJECTED_BY_PROVIDER, K.AGENT_RATE_LIMITED):
         value = error[0] if isinstance(error, list) else error
