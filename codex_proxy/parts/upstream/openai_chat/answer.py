@@ -288,8 +288,8 @@ class ChatAnswer:
         """
         whole, refusal = message.get("content"), text_at(message, "refusal")
         came = self.begun and (self._has_deltas or is_last)
-        if came and isinstance(whole, str) and not self.reasoning:
-            if (rest := self.text.rest_of(whole)) is not None:
+        if came and isinstance(whole, str) and not (self._has_deltas and self.reasoning):
+            if (rest := self._rest_of(self.text, whole)) is not None:
                 message = message | {"content": rest}
             elif self._has_deltas:
                 self.contradicts = True
@@ -298,7 +298,7 @@ class ChatAnswer:
             message = message | {"content": ""}  # how much of it was reasoning is not known
         if came and self.reasoning:
             message = {name: value for name, value in message.items() if not name.startswith("reasoning")}
-        if came and (rest := self._refusal.rest_of(refusal)) is not None:
+        if came and (rest := self._rest_of(self._refusal, refusal)) is not None:
             message = message | {"refusal": rest}
         if came and self._has_deltas and self.calls.all:
             message = message | {"function_call": None}  # it has come
@@ -308,6 +308,12 @@ class ChatAnswer:
             self.contradicts = self.contradicts or None in rests
             message = message | {"tool_calls": [rest for rest in rests if rest is not None]}
         self._add_delta(message, out)
+
+    def _rest_of(self, said: SaidText, whole: str) -> str | None:
+        """Returns what a message has beyond what was said; None if it does not repeat that. Without deltas it may be
+        a piece that is the same as the beginning.
+        """
+        return said.rest_of(whole) if self._has_deltas or said.begins(whole) else None
 
     def _add_split(self, reasoning: str, text: str, out: list[Event]) -> None:
         self._add_reasoning(reasoning, out)

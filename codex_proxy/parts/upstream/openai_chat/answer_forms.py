@@ -55,10 +55,19 @@ def sound_answer(answer: dict[str, Any]) -> dict[str, Any]:
     return answer if choices == given else {**answer, "choices": choices}
 
 
-def sound_chunk(chunk: dict[str, Any], messages: dict[int, SaidText] | None) -> dict[str, Any]:
+class SaidMessage:
+    """What the messages have said that come in place of deltas, as pieces of one choice."""
+
+    def __init__(self) -> None:
+        self.text = SaidText()
+        self.fields: set[str] = set()
+        """The names of fields that were not empty."""
+
+
+def sound_chunk(chunk: dict[str, Any], messages: dict[int, SaidMessage] | None) -> dict[str, Any]:
     """Returns the chunk itself if SDKs can read it; else one with a list of `choices`, each with an index and a delta
-    of texts, and beside these with the texts `id` and `object`. `messages`: the texts so far, by choice, of a stream
-    with messages in place of deltas; None once a delta has come: then a message only repeats them.
+    of texts, and beside these with the texts `id` and `object`. `messages`: what was said so far, by choice, of a
+    stream with messages in place of deltas; None once a delta has come: then a message only repeats them.
     """
     choices = [
         _sound_choice(place, choice, messages)
@@ -72,11 +81,11 @@ def sound_chunk(chunk: dict[str, Any], messages: dict[int, SaidText] | None) -> 
     return chunk if sound == chunk else sound
 
 
-def _sound_choice(place: int, choice: dict[str, Any], messages: dict[int, SaidText] | None) -> dict[str, Any]:
+def _sound_choice(
+    place: int, choice: dict[str, Any], messages: dict[int, SaidMessage] | None
+) -> dict[str, Any]:
     sound = {**choice, "index": _index_of(choice, place)}
-    if isinstance(choice.get("message"), dict) and (
-        "delta" not in choice or not (choice["delta"] or messages is None)
-    ):
+    if _has_message(choice, has_deltas=messages is None):
         del sound["message"]
         return {**sound, "delta": {} if messages is None else _piece_in(choice, sound["index"], messages)}
     delta = object_at(choice, "delta")
@@ -87,16 +96,25 @@ def _sound_choice(place: int, choice: dict[str, Any], messages: dict[int, SaidTe
     return {**sound, "delta": _with_texts(delta) if is_known else delta}
 
 
-def _piece_in(choice: dict[str, Any], index: int, messages: dict[int, SaidText]) -> dict[str, Any]:
+def _piece_in(choice: dict[str, Any], index: int, messages: dict[int, SaidMessage]) -> dict[str, Any]:
     """Returns the delta in a message that is a piece of the answer; the last one may also be all of it."""
     delta = _delta_in(choice)
-    said = messages.setdefault(index, SaidText())
+    said = messages.setdefault(index, SaidMessage())
     content = delta.get("content")
     if isinstance(content, str):
-        rest = said.rest_of(content) if choice.get("finish_reason") and said else None
-        delta["content"] = content if rest is None else rest
-        said.add(delta["content"])
+        if choice.get("finish_reason") and said.text and said.text.begins(content):
+            delta = {name: value for name, value in delta.items() if name not in said.fields}
+            delta["content"] = said.text.rest_of(content)
+        said.text.add(delta["content"])
+    said.fields.update(name for name, value in delta.items() if value)
     return delta
+
+
+def _has_message(choice: dict[str, Any], *, has_deltas: bool) -> bool:
+    """Whether a choice's message counts, and not its delta. `has_deltas`: whether such came before."""
+    if not isinstance(choice.get("message"), dict):
+        return False
+    return "delta" not in choice or not (choice["delta"] or has_deltas)
 
 
 class WholeAnswer:
@@ -105,6 +123,11 @@ class WholeAnswer:
     def __init__(self) -> None:
         self._fields: dict[str, Any] = {}
         self._choices: dict[int, _Choice] = {}
+
+    @property
+    def has_deltas(self) -> bool:
+        """Whether a delta has come."""
+        return any(choice.has_deltas for choice in self._choices.values())
 
     def add(self, chunk: dict[str, Any]) -> None:
         for name, value in chunk.items():
@@ -126,7 +149,7 @@ class _Choice:
     def __init__(self, index: int) -> None:
         self._fields: dict[str, Any] = {"index": index}
         self._message: dict[str, Any] = {}
-        self._has_deltas = False
+        self.has_deltas = False
         self._texts: list[tuple[dict[str, Any], str]] = []
         """The objects and their keys with a `SaidText` as the value."""
         self._calls = ToolCalls(lambda _: "", ())
@@ -134,7 +157,7 @@ class _Choice:
 
     def add(self, choice: dict[str, Any]) -> None:
         if delta := object_at(choice, "delta"):
-            self._has_deltas = True
+            self.has_deltas = True
             self._add(self._message, _with_texts(delta))
         if message := object_at(choice, "message"):
             self._add_message(_with_texts(message), is_last=bool(choice.get("finish_reason")))
@@ -158,7 +181,7 @@ class _Choice:
         repeats = False
         if is_last and isinstance(said, SaidText) and isinstance(whole, str):
             repeats = bool(said) and said.begins(whole)
-        if not self._has_deltas and not repeats:
+        if not self.has_deltas and not repeats:
             self._add(self._message, message)
             return
         for name, value in message.items():
@@ -287,15 +310,15 @@ class SplitPairs:
         self._head: dict[str, Any] = {}
         """The fields of the last chunk beside its choices."""
 
-    def mend(self, chunk: dict[str, Any]) -> dict[str, Any]:
+    def mend(self, chunk: dict[str, Any], *, has_deltas: bool) -> dict[str, Any]:
         """Returns the chunk with whole characters: a half at the end of a text waits for the next chunk. A half without
-        another becomes U+FFFD, at a finish reason also one that waits.
+        another becomes U+FFFD, at a finish reason also one that waits. `has_deltas`: see `_has_message`.
         """
         self._head = {name: value for name, value in chunk.items() if name not in ("choices", "usage")}
         choices = []
         for choice in objects_in(chunk.get("choices")):
             index = _place_of(choice, 0)
-            field = "message" if "delta" not in choice and "message" in choice else "delta"
+            field = "message" if _has_message(choice, has_deltas=has_deltas) else "delta"
             delta = self._mended(object_at(choice, field), (index,))
             if choice.get("finish_reason"):
                 _merge(delta, self._delta_of(index))

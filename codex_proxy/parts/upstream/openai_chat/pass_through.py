@@ -15,8 +15,9 @@ import msgspec
 from codex_proxy.core.damaged_json import has_halves, without_halves
 from codex_proxy.core.events import Usage
 from codex_proxy.core.json_values import encode_json, object_at, objects_in
-from codex_proxy.parts.upstream.openai_chat.answer import SaidText, usage_in
+from codex_proxy.parts.upstream.openai_chat.answer import usage_in
 from codex_proxy.parts.upstream.openai_chat.answer_forms import (
+    SaidMessage,
     SplitPairs,
     WholeAnswer,
     chunks_of,
@@ -132,8 +133,8 @@ class PassThrough:
         """Whether chunks came that had to be changed so that SDKs can read them; whether a line is no event's."""
         self._whole = WholeAnswer()
         """A stream that is converted to one object."""
-        self._messages: dict[int, SaidText] = {}
-        """The texts so far of a stream with messages in place of deltas."""
+        self._messages: dict[int, SaidMessage] = {}
+        """What was said so far by a stream with messages in place of deltas."""
         self._pairs = SplitPairs()
         self._kept = 0
         """The bytes kept of that stream."""
@@ -345,12 +346,12 @@ class PassThrough:
         if event.kind != "chunk":
             self.fault = event
             return
-        if not ("choices" in event.value or event.value.get("usage")):
-            return  # a ping, or something else that clients do not know
         chunk = event.value
+        if not ("choices" in chunk or chunk.get("usage")):
+            return  # a ping, or something else that clients do not know
         if self._pairs.halves or has_halves(whole):
-            chunk = self._pairs.mend(chunk)
-        messages = None if self.begun and not self._messages else self._messages
+            chunk = self._pairs.mend(chunk, has_deltas=self._has_deltas)
+        messages = None if self._has_deltas else self._messages
         if self._stream and (sound := sound_chunk(chunk, messages)) is not chunk:
             # The following ones of such a server have to be looked at, too.
             chunk, self._is_odd = sound, True
@@ -368,6 +369,11 @@ class PassThrough:
             yield from self._release_with(_as_one_event(lines, blank, fields, data))
         elif changed:
             yield from self._release_with(b"data: " + encode_json(changed) + b"\n\n")
+
+    @property
+    def _has_deltas(self) -> bool:
+        """Whether deltas have come, which a message then only repeats."""
+        return self.begun and not self._messages if self._stream else self._whole.has_deltas
 
     def _unsent(self) -> Iterator[bytes]:
         """Yields what is held back at the end."""
