@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import pytest
 
-from codex_proxy.core.items import Tool
+from codex_proxy.core.events import ItemStarted
+from codex_proxy.core.items import Tool, ToolCall
 from codex_proxy.parts.upstream.stream import End, Head
 from tests.model_server import DONE, chunk, event
 from tests.parts.upstream.test_openai_chat_dialect import STRICT_TURN, events_of, summary_of, turn_with_tool
@@ -122,6 +123,35 @@ def check_calls(
     known = [(name, "".join(pieces) or "{}") for name, pieces in calls]
     assert sorted({*said}) == sorted({*known})
     assert len(said) in (len(known), 2 * len(known)), "once as an item, or also as a request"
+
+
+@pytest.mark.parametrize("finish", ["length", "tool_calls"])
+def test_an_id_that_comes_later_may_be_that_of_another_call(finish: str) -> None:
+    first = {"index": 0, "id": "x", "function": {"name": "now", "arguments": '{"a'}}
+    second = {"index": 1, "function": {"name": "now", "arguments": '{"b'}}
+    deltas = [first, second, {"index": 1, "id": "x"}]
+    ends = [{"index": n, "function": {"arguments": '":1}'}} for n in (0, 1)] if finish == "tool_calls" else []
+    found = answer_to(*(chunk({"tool_calls": [each]}) for each in [*deltas, *ends]), chunk({}, finish))
+    assert found["stop"] == finish
+    assert found["fault"] is None
+    body = b"".join(event(chunk({"tool_calls": [each]})) for each in [*deltas, *ends])
+    log = events_of(turn_with_tool(tools=TOOLS), [Head(200), body + event(chunk({}, finish)) + DONE, End()])
+    items = [each.item for each in log if isinstance(each, ItemStarted)]
+    assert len({item.call_id for item in items if isinstance(item, ToolCall)}) == 2
+
+
+@pytest.mark.parametrize("finish", ["length", "tool_calls"])
+def test_a_call_may_have_the_id_message_or_reasoning(finish: str) -> None:
+    arguments = '{"a' if finish == "length" else "{}"
+    calls = [
+        {"index": n, "id": id, "function": {"name": "now", "arguments": arguments}}
+        for n, id in enumerate(("message", "reasoning"))
+    ]
+    said = {"content": "Hi.", "tool_calls": calls}
+    found = answer_to(chunk(said), chunk({"reasoning_content": "Hm."}), chunk({"content": "Ho."}, finish))
+    assert (found["stop"], found["fault"]) == (finish, None)
+    kinds = [kind for kind, *_ in found["items"]]
+    assert kinds[:5] == ["Message", "ToolCall", "ToolCall", "Reasoning", "Message"]
 
 
 def message_chunk(message: dict[str, Any], finish: str | None, delta: Any = None) -> dict[str, Any]:

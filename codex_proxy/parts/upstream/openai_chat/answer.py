@@ -193,7 +193,7 @@ class ChatAnswer:
         self.contradicts = False
         """Whether the server has said something else than what was sent."""
         self._open: dict[str, str] = {}
-        """Ids of open items: `message`, `reasoning`, or by call."""
+        """Ids of open items: by `message`, `reasoning`, or, of calls, whose ids a server chooses, by themselves."""
 
     @property
     def begun(self) -> bool:
@@ -241,7 +241,7 @@ class ChatAnswer:
             if not is_cut or kind == "custom":
                 self._add_call_text(call, call.reader.close(), out)
             if is_cut:
-                out.append(ItemEnded(self._open.pop(call.id), "incomplete"))
+                out.append(ItemEnded(self._open.pop(call.item_id), "incomplete"))
         out += [ItemEnded(id) for id in self._open.values()]
         self._open.clear()
         return out
@@ -360,7 +360,8 @@ class ChatAnswer:
     def _begin_call(self, call: Call, kind: ToolKind, out: list[Event]) -> None:
         self._end("reasoning", out)
         self._end("message", out)
-        call.item_id = self._open[call.id] = self._new_id("fc_")
+        call.item_id = self._new_id("fc_")
+        self._open[call.item_id] = call.item_id
         out.append(ItemStarted(ToolCall(call.item_id, call.id, call.name, kind, old_form=call.old_form)))
         if kind == "custom":
             call.reader = CustomInput()

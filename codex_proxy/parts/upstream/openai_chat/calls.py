@@ -146,7 +146,7 @@ class ToolCalls:
                 call.id = id if usable else self._new_id("call_")
                 self._by_id[id] = call
         elif id and not call.id:
-            usable = id not in self._taken and len(id) <= MAX_ID_CHARS
+            usable = id not in self._taken and id not in self._by_id and len(id) <= MAX_ID_CHARS
             call.id = id if usable else self._new_id("call_")
             self._by_id[id] = call
         if index is not None:
