@@ -360,7 +360,10 @@ def _head_of(line: bytes, value: dict[str, msgspec.Raw]) -> CassetteHead:
         )
     version = msgspec.json.decode(value["cassette"])
     if version == 1:
-        raise _WrongLineError("the cassette has format 1, which no release after 0.3 reads. Record it anew.")
+        raise _WrongLineError(
+            "the cassette has format 1, which no release after 0.3 reads. Convert it with `codex-proxy cassettes "
+            "update` of release 0.3, or record it anew."
+        )
     if version not in (VERSION, FILES_VERSION) or not isinstance(version, int):
         raise _WrongLineError(
             f"the cassette has format {version}, and this codex-proxy reads up to {FILES_VERSION}. Update codex-proxy."

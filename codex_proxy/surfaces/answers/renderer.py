@@ -16,6 +16,7 @@ from msgspec import Meta
 from codex_proxy.core.events import (
     AnnotationAdded,
     AnswerDetails,
+    ApprovalRequested,
     ArgumentsDelta,
     Event,
     HostedEvent,
@@ -223,6 +224,7 @@ HANDLERS: Final[Mapping[type, str]] = {
     ItemStarted: "_on_item_started",
     ItemEnded: "_on_item_ended",
     RawItem: "_on_raw_item",
+    ApprovalRequested: "_on_approval",
     AnswerDetails: "_on_details",
     UsageReported: "_on_usage",
     StepCompleted: "_on_step_completed",

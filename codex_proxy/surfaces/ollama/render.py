@@ -11,7 +11,9 @@ from typing import Any, Final, Literal, TypeAlias, Unpack
 import msgspec
 
 from codex_proxy.core.events import (
+    DECLINED_HEADER,
     EMPTY_HEADER,
+    ApprovalRequested,
     ArgumentsDelta,
     Event,
     ItemEnded,
@@ -84,8 +86,8 @@ class OllamaRenderer(OneTextRenderer):
         self._calls: dict[str, tuple[ToolCall, list[str]]] = {}
         """Calls that are not sent yet, with their arguments' pieces."""
         self._sent_calls: list[dict[str, Any]] = []
-        self._empty: dict[str, str] = {}
-        """Why the answer is empty: JSON lines have no comments that could say it."""
+        self._notes: dict[str, str] = {}
+        """Why the answer is empty, and what was declined: JSON lines have no comments that could say it."""
 
     def _text(self, field: str) -> Text:
         delta = {field: ""}
@@ -121,7 +123,7 @@ class OllamaRenderer(OneTextRenderer):
         end: dict[str, Any] = {}
         if done:
             usage = usage_fields(self._tokens(), self._times())
-            end = {"done_reason": raw_text(self.finish_reason), **usage, **self._empty}
+            end = {"done_reason": raw_text(self.finish_reason), **usage, **self._notes}
         return json_bytes({**self._head, **said, "done": done, **end}) + b"\n"
 
     # --- thinking -------------------------------------------------------------------------------
@@ -160,6 +162,12 @@ class OllamaRenderer(OneTextRenderer):
             item, pieces = self._calls.pop(event.id)
             self._send_call(item, "".join(pieces), out, complete=event.status == "completed")
 
+    def _on_approval(self, event: ApprovalRequested, _: list[bytes]) -> None:
+        if not (event.asked or event.allowed):
+            known = self._notes.get(DECLINED_HEADER)
+            kinds = dict.fromkeys([*(known.split(", ") if known else ()), event.kind])
+            self._notes[DECLINED_HEADER] = ", ".join(kinds)
+
     def _send_call(self, item: ToolCall, text: str, out: list[bytes], *, complete: bool) -> None:
         arguments = whole_input(text, custom=item.kind == "custom", complete=complete)
         if arguments is None:
@@ -180,7 +188,8 @@ class OllamaRenderer(OneTextRenderer):
         return error_line(failure)
 
     def _on_turn_ended(self, event: TurnEnded, out: list[bytes]) -> None:
-        self._empty = {EMPTY_HEADER: event.empty} if event.empty else {}
+        if event.empty:
+            self._notes[EMPTY_HEADER] = event.empty
         super()._on_turn_ended(event, out)
 
     def _end(self, out: list[bytes]) -> None:

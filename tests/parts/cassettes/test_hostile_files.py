@@ -63,7 +63,7 @@ def test_a_cassette_of_version_1_is_refused_with_what_to_do(tmp_path: Path) -> N
     for command in COMMANDS:
         status, said = run(command, file.parent)
         assert (status, f"{file}, line 1: the cassette has format 1, " in said) == (1, True), said
-        assert "Record it anew." in said
+        assert "Convert it with `codex-proxy cassettes update` of release 0.3, or record it anew." in said
     with pytest.raises(UserError, match="line 1: the cassette has format 1"):
         asyncio.run(start_replay(file.parent))
 
