@@ -76,7 +76,7 @@ TURN_HEADERS: Final = {
     "begun, a comment has the reason, on a WebSocket and in Ollama's API a field of the last event or line.",
     "x-codex-declined": "What the agent asked permission for and did not get, separated by commas: `command`, "
     "`file_change`, `mcp` (a tool of an MCP server), `permission` (anything else), `form`. In a stream that has begun, "
-    "a comment has it, on a WebSocket a field of the last event.",
+    "a comment has it, on a WebSocket and in Ollama's API a field of the last event or line.",
     "x-codex-same-folder": "At the creation of a session: other sessions of the key in the same folder, the newest "
     "first, separated by commas. They may change each other's files.",
     "x-codex-upstream": "The upstream that answered, if there are several.",
