@@ -311,23 +311,44 @@ def resolve_workdir(turn: Turn, field: str | None, workspace: Workspace) -> Turn
     return _confine(replace(turn, workdir=folder), field, workspace)
 
 
-def refuse_protected(folder: str, field: str | None, workspace: Workspace) -> None:
+OTHER_FOLDER: Final = "Use another folder."
+READ_ONLY_ADVICE: Final = "Use another folder, or a read-only turn (`X-Codex-Sandbox: read-only`)."
+_PARTS_OF_GIT: Final = ("HEAD", "objects", "refs")
+"""What git looks for to tell its own folder from others."""
+
+
+def refuse_protected(
+    folder: str, field: str | None, workspace: Workspace, advice: str = OTHER_FOLDER
+) -> None:
     """Raises `Fault` if what is written in a folder, given without links, is run or obeyed by programs outside of the
-    sandbox, such as git's hooks: unless the operator has named it, or one in it.
+    sandbox, such as git's hooks, also those of a bare repository: unless the operator has named it, or one in it.
+    Meant for turns in the sandbox; those without one can write everywhere.
     """
     named = [
         *workspace.roots,
         os.path.realpath(workspace.folder),
         *([workspace.own] if workspace.own else []),
     ]
-    below = [folder[len(root) :].strip(os.sep) for root in named if is_inside(folder, root)]
-    refused = [why_protected(path) if path else "" for path in below]
+    refused = [_why_refused_below(root, folder) for root in named if is_inside(folder, root)]
     if refused and all(refused):
         message = (
-            f"Nothing may be written in {folder}: {refused[0]}. Use another folder, or a read-only turn "
-            "(`X-Codex-Sandbox: read-only`). The operator can allow this one in PROXY_WORKDIR_ROOTS."
+            f"Nothing may be written in {folder}: {refused[0]}. {advice} "
+            "The operator can allow this one in PROXY_WORKDIR_ROOTS."
         )
         raise bad_request(message, field)
+
+
+def _why_refused_below(root: str, folder: str) -> str:
+    """Returns why nothing may be written in a folder in the folder `root`; empty if it may."""
+    path = folder[len(root) :].strip(os.sep)
+    if not path or (why := why_protected(path)):
+        return why if path else ""
+    place = root
+    for name in path.split(os.sep):
+        place = os.path.join(place, name)
+        if all(os.path.lexists(os.path.join(place, part)) for part in _PARTS_OF_GIT):
+            return f"{place} is git's own folder, whose hooks and settings git obeys"
+    return ""
 
 
 def _confine(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
@@ -338,8 +359,9 @@ def _confine(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
     turn = replace(turn, confine_reads=workspace.confine_reads or turn.approvals == "ask")
     if turn.mode != "agent" or turn.sandbox != "workspace-write":
         return turn
-    refuse_protected(turn.workdir, field, workspace)
-    found = find_endangered(os.path.realpath(turn.workdir), workspace.protected)
+    folder = os.path.realpath(turn.workdir)  # that of the settings may have links
+    refuse_protected(folder, field, workspace, READ_ONLY_ADVICE)
+    found = find_endangered(folder, workspace.protected)
     if found is None:
         return turn
     message = (

@@ -70,6 +70,7 @@ _SHELLS: Final = (
     ),
     *(".zshrc", ".zshenv", ".zprofile", ".zlogin", ".zlogout", ".kshrc", ".cshrc", ".tcshrc", ".inputrc"),
     *(".config", ".local", ".ssh", ".gnupg", ".aws", ".kube", ".docker", ".netrc", ".tmux.conf", ".screenrc"),
+    "launchagents",
     *(
         ".envrc",
         ".direnv",

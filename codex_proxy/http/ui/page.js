@@ -314,7 +314,7 @@ async function oneTurn(id, signal) {
   const timeline = turn.events.map(({ at, event, detail }) => h("li", {},
     h("span", { class: "number" }, seconds(at)), h("span", {}, event.replaceAll("_", " ")),
     h("span", { class: "soft" }, shown(detail))));
-  const files = turn.mode === "agent" && turn.request_id ? await filesOfRequest(turn.request_id, signal) : [];
+  const files = turn.mode === "agent" && turn.request_id ? await filesOfRequest(turn.request_id, turn.folder, turn.started, signal) : [];
   return [
     h("p", {}, h("a", { href: "#turns" }, "All turns")),
     h("h2", {}, `Turn ${turnName(turn)}`),

@@ -1,11 +1,12 @@
 // The files that turns have changed: below a turn a line, which opens the diff, and what can be done about it.
 import { diffView } from "./diff.js";
 import { BETA } from "./feed.js";
-import { copyButton, count, h, json, request, shown, trouble } from "./lib.js";
+import { clockTime, copyButton, count, h, json, request, shown, trouble } from "./lib.js";
 
 const AGAIN_MS = 1000;
 const SAVED_MS = 60_000;
 const TRIES = 30; // while the snapshot after a turn is being made
+const NEAR_SECONDS = 60; // between the snapshot before a turn and its start
 const NAMED = 20; // paths that a note names
 const KINDS = { added: "add", deleted: "delete", modified: "update" };
 
@@ -161,15 +162,19 @@ export function turnFiles(path, actions, signal) {
   };
 }
 
-/** The files that the turns of a request have changed, outside of sessions; nothing if they are not kept. */
-export async function filesOfRequest(request, signal) {
+/**
+ * The files that the turns of a request have changed in a folder, outside of sessions; nothing if they are not kept. `started`: when, in seconds
+ * since 1970, for others may have the id of this request. Where several are left, each has its time and folder above it.
+ */
+export async function filesOfRequest(request, folder, started, signal) {
   const found = await json(`/v1/turns?request_id=${encodeURIComponent(request)}`, { signal }).catch((error) => error);
   if (found instanceof Error) return found.status === 404 ? [] : [trouble(found)];
   const files = turnFiles(null, {}, signal);
-  return found.data.map(({ id }) => {
+  const near = found.data.filter((turn) => turn.folder === folder && Math.abs(turn.created_at - started) < NEAR_SECONDS);
+  return near.flatMap(({ id, created_at: created, folder: where }) => {
     const place = h("div", { class: "turn-files" });
     files.add(id, place);
-    return place;
+    return near.length > 1 ? [h("p", { class: "soft" }, `${clockTime(created)} in ${shown(where, 500)}`), place] : [place];
   });
 }
 

@@ -52,7 +52,7 @@ class Found(NamedTuple):
     """Below the session's folder."""
     place: str
     digest: str
-    """Empty for a file that the turn has removed."""
+    """Empty for a file that the turn has removed, or made a link."""
 
 
 class Patterns:
@@ -172,7 +172,7 @@ def _of_turn(
     reader: ObjectReader, patterns: Patterns, turn: SessionTurn, files: TurnFiles
 ) -> Iterator[Found]:
     for path, _, after in reversed(differences(reader, files.before, files.after)):
-        if (after is not None and after.is_link) or not patterns.match(path):
+        if not patterns.match(path):
             continue
         key = hashlib.sha256(turn.id.encode() + b"\0" + path).hexdigest()[:32]
         about = SessionArtifact(
@@ -185,7 +185,8 @@ def _of_turn(
             size_bytes=0,
             created_at=turn.completed_at or turn.created_at,
         )
-        yield Found(about, path, files.place, "" if after is None else after.digest.hex())
+        digest = "" if after is None or after.is_link else after.digest.hex()
+        yield Found(about, path, files.place, digest)
 
 
 async def sizes_of(keeper: Keeper, found: Iterable[Found]) -> dict[str, int]:
@@ -205,9 +206,10 @@ async def sizes_of(keeper: Keeper, found: Iterable[Found]) -> dict[str, int]:
 
 async def content_of(keeper: Keeper, found: Found) -> bytes:
     """Raises `Fault`."""
+    git = keeper.snapshots_of(found.place).git
 
     def read() -> bytes:
-        with keeper.snapshots_of(found.place).git.reader() as reader:
+        with git.reader() as reader:
             return reader.read(found.digest)
 
     return await _reading(read)

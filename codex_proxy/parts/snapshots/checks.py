@@ -8,28 +8,34 @@ import shutil
 from collections.abc import Mapping
 
 from codex_proxy.core.checks import Check, CheckBuilder
-from codex_proxy.core.safety import is_inside
+from codex_proxy.core.safety import find_endangered, is_inside
 from codex_proxy.parts import own_settings
 from codex_proxy.parts.snapshots import SnapshotSettings
 from codex_proxy.parts.snapshots.git import LEAST_VERSION, version_of
 from codex_proxy.parts.snapshots.server_part import worktrees_of
 from codex_proxy.settings.fields import Settings
+from codex_proxy.settings.protected_paths import protected_paths
 
 
 async def checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
     """Checks the program `git`, if snapshots are on: a warning without it, for the server works without snapshots."""
     if own_settings(settings, SnapshotSettings).snapshots == "off":
         return []
-    return [await asyncio.to_thread(_check_git, environ), *_check_worktrees(settings)]
+    return [await asyncio.to_thread(_check_git, environ), *_check_worktrees(settings, environ)]
 
 
-def _check_worktrees(settings: Settings) -> list[Check]:
-    """Fails if the folder of all worktrees lies where turns would work, which could change those of other keys."""
+def _check_worktrees(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
+    """Fails if the folder of all worktrees lies where no turn may write, or where turns would work, which could change
+    those of other keys.
+    """
     folder = os.path.realpath(settings.workdir)
     worktrees = worktrees_of(settings)
+    check = CheckBuilder("worktrees", folder=worktrees)
+    if found := find_endangered(worktrees, protected_paths(settings, environ)):
+        message = f"No turn may write where {found.what} is ({found.path})."
+        return [check.failed(message, "Set PROXY_WORKTREES to a folder outside of it.")]
     if not is_inside(worktrees, folder):
         return []
-    check = CheckBuilder("worktrees", folder=worktrees)
     message = f"It lies in {folder}: no turn that may write works there."
     return [check.failed(message, "Set PROXY_WORKTREES to a folder outside of it.")]
 

@@ -6,6 +6,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final, Literal, NamedTuple
 
 from codex_proxy.core.shown_text import escape, escape_lines
@@ -14,6 +15,7 @@ from codex_proxy.parts.snapshots import ignored
 from codex_proxy.parts.snapshots.git import GitDirectory, ObjectReader
 from codex_proxy.parts.snapshots.ignored import Rules
 from codex_proxy.parts.snapshots.objects import NewObjects, TreeEntry, add_tree, decode_tree
+from codex_proxy.parts.snapshots.walk import MAX_LEFT_OUT
 from codex_proxy.parts.snapshots.wire import PathChange
 
 MAX_SHOWN: Final = 1000
@@ -199,17 +201,18 @@ def _mode(state: FileState | None) -> str | None:
 def newly_ignored(
     reader: ObjectReader, found: Sequence[Difference], after: str, before: Rules, outside: Rules
 ) -> list[bytes]:
-    """Returns the paths of files that today's rules leave out, if one of these rules has changed: those of the tree
-    `after`, and those from `outside` of the folder, which were `before`. Raises `GitError`.
+    """Returns the first paths of files, one more than are told, that today's rules leave out, if one of these rules has
+    changed: those of the tree `after`, and those from `outside` of the folder, which were `before`. Raises `GitError`.
     """
     in_folder = any(each.path.rpartition(b"/")[2] == os.fsencode(ignored.FILE) for each in found)
     if not in_folder and before.digest == outside.digest:
         return []
-    return [
+    paths = (
         each.path
         for each in found
         if each.after is not None and _is_ignored(reader, each.path, after, outside)
-    ]
+    )
+    return [*islice(paths, MAX_LEFT_OUT + 1)]
 
 
 def _is_ignored(reader: ObjectReader, path: bytes, tree: str, rules: Rules) -> bool:

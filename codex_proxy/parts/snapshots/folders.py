@@ -18,7 +18,7 @@ from typing import IO, Final, NamedTuple
 import msgspec
 
 from codex_proxy.files.private import create, make_folder, replace_file
-from codex_proxy.parts.snapshots.git import MANY_PACKS, GitDirectory
+from codex_proxy.parts.snapshots.git import MANY_PACKS, MANY_REFS, GitDirectory
 from codex_proxy.parts.snapshots.known import KnownFolder, load, save
 from codex_proxy.parts.snapshots.objects import NewObjects
 from codex_proxy.parts.snapshots.walk import Limits, RulesUsed, SnapshotError, Taken, Walk
@@ -120,10 +120,14 @@ class FolderSnapshots:
         return self.is_known() and tree in self.git.refs().values()
 
     def tidy(self) -> None:
-        """Makes one pack of many. Snapshots of the folder wait meanwhile."""
-        if self.git.packs > MANY_PACKS:
+        """Makes one pack of many, and one file of many refs. Snapshots of the folder wait meanwhile."""
+        has_many_packs = self.git.packs > MANY_PACKS
+        if has_many_packs or self.git.loose_refs > MANY_REFS:
             with self._locked(time.monotonic() + LOCK_SECONDS):
-                self.git.repack()
+                if has_many_packs:
+                    self.git.repack()
+                else:
+                    self.git.pack_refs()
 
     def set_refs(self, refs: Mapping[str, str | None]) -> None:
         with self._locked(time.monotonic() + LOCK_SECONDS):
@@ -218,7 +222,7 @@ class FolderSnapshots:
         if known is None or mark != self._known_mark:
             known = load(self.path / "known")
             self._known, self._known_mark = known, mark
-        if not known.digest or self.git.refs().get(LATEST) != known.digest.hex():
+        if not known.digest or self.git.refs(LATEST).get(LATEST) != known.digest.hex():
             return KnownFolder()  # its objects may be gone
         return known
 

@@ -127,7 +127,8 @@ def _make_empty(client: Client, session: Session, folder: str) -> tuple[str, boo
     path = os.path.join(above, name)
     is_there = os.path.isdir(path) and not os.path.islink(path)
     check_may_write(session, client, path if is_there else above, FIELD)
-    refuse_protected(path, FIELD, client.workspace)
+    if session.sandbox_below(client.settings.sandbox) == "workspace-write":
+        refuse_protected(path, FIELD, client.workspace)
     try:
         is_new = _is_made(path)
         is_empty = not os.path.islink(path) and not os.listdir(path)

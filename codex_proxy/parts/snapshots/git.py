@@ -30,6 +30,8 @@ REPACK_SECONDS: Final = 900.0
 """Seconds after which a git that makes one pack of many is killed."""
 MANY_PACKS: Final = 40
 """Packs from which on they become one."""
+MANY_REFS: Final = 500
+"""Files of refs from which on they become one."""
 _MOST_CONFLICTS: Final = 127
 """The highest exit status of `git merge-file` that tells conflicts, and no error."""
 _VERSION: Final = re.compile(r"git version (\d+)\.(\d+)")
@@ -49,25 +51,33 @@ ATTRIBUTES: Final = b"* -text -ident !filter !working-tree-encoding !diff\n"
 
 
 class GitError(Exception):
-    """Git has failed. The text says how, and names no content. `status`: its exit status, if it told one."""
+    """Git has failed. The text says how, and names no content. `status`: its exit status, if it told one; `place`: the
+    git directory of which it has said something, if any.
+    """
 
-    def __init__(self, text: str, status: int | None = None) -> None:
+    def __init__(self, text: str, status: int | None = None, place: Path | None = None) -> None:
         super().__init__(text)
-        self.status = status
+        self.status, self.place = status, place
+
+    @property
+    def of_disk(self) -> str:
+        """What it says of a disk, which the operator can mend; empty if it is not that."""
+        return next((words for words in _OF_DISKS if words in str(self)), "")
 
 
 _OF_DISKS: Final = ("No space left", "quota exceeded", "Read-only file system", "Input/output error")
 
 
 def write_fault(what: str, error: Exception) -> Fault:
-    """Returns the fault of what could not be written, after a line of the log. Of errors of a disk, which the operator
-    can mend, the client learns no path.
+    """Returns the fault of what could not be written, after a line of the log. The client learns no path of the state
+    folder.
     """
     log.warning("files_not_written", what=what, reason=str(error))
     if isinstance(error, OSError):
         return Fault.of(FaultKind.UNAVAILABLE, f"{what}: {error.strerror or 'the disk has failed'}.")
-    is_of_disk = any(words in str(error) for words in _OF_DISKS)
-    return Fault.of(FaultKind.UNAVAILABLE if is_of_disk else FaultKind.INTERNAL, f"{what}: {error}.")
+    if isinstance(error, GitError) and error.of_disk:
+        return Fault.of(FaultKind.UNAVAILABLE, f"{what}: {error.of_disk}.")
+    return Fault.of(FaultKind.INTERNAL, f"{what}: git has failed, and the server's log says how.")
 
 
 def version_of(program: str) -> tuple[int, int]:
@@ -125,7 +135,7 @@ class GitDirectory:
             make_folder(attributes.parent)
             with replace_file(attributes) as out:
                 out.write(ATTRIBUTES)
-        for pattern in ("objects/pack/tmp_*", "objects/tmp_*", "refs/**/*.lock", "*.lock"):
+        for pattern in ("objects/pack/tmp_*", "objects/tmp_*", "refs/*.lock", "*.lock"):
             for left in self.path.glob(pattern):
                 left.unlink(missing_ok=True)
         remove_left_folders(self.path)
@@ -142,7 +152,11 @@ class GitDirectory:
         self.run("index-pack", "--stdin", stdin=pack)
 
     def set_refs(self, refs: Mapping[str, str | None]) -> None:
-        """Sets refs (`refs/...`) to objects; None removes one."""
+        """Sets refs (`refs/...`) to objects; None removes one. Locks on them that a killed server has left are
+        removed.
+        """
+        for name in refs:
+            (self.path / f"{name}.lock").unlink(missing_ok=True)
         lines = [
             f"delete {name}\n" if object is None else f"update {name} {object}\n"
             for name, object in refs.items()
@@ -167,6 +181,17 @@ class GitDirectory:
     def repack(self) -> None:
         """Makes one pack of all objects that a ref reaches, and removes the others."""
         self.run("repack", "-a", "-d", "-q", "--no-write-bitmap-index", seconds=REPACK_SECONDS)
+        self.pack_refs()
+
+    @property
+    def loose_refs(self) -> int:
+        """How many refs have a file of their own."""
+        return sum(len(files) for _, _, files in os.walk(self.path / "refs"))
+
+    def pack_refs(self) -> None:
+        """Makes one file of all refs."""
+        for left in self.path.glob("refs/**/*.lock"):
+            left.unlink(missing_ok=True)
         self.run("pack-refs", "--all")
 
     @property
@@ -236,8 +261,7 @@ class GitDirectory:
         given = "".join(f"{name}\n" for name in names).encode()
         with tempfile.TemporaryFile(dir=self.path) as pack:
             done = self._done("pack-objects", "--revs", "--stdout", "-q", given=given, stdout=pack)
-            if done.returncode:
-                raise GitError("git pack-objects failed")
+            self._check("pack-objects", done)
             pack.seek(0)
             to.add_pack(pack)
 
@@ -289,11 +313,15 @@ class GitDirectory:
     ) -> bytes:
         """Runs a git command, with this input. Returns its output."""
         done = self._done(*arguments, given=given, stdin=stdin, seconds=seconds)
+        self._check(arguments[0], done)
+        return done.stdout
+
+    def _check(self, command: str, done: subprocess.CompletedProcess[bytes]) -> None:
+        """Raises `GitError` with git's last line if it has failed."""
         if done.returncode:
             lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
             reason = lines[-1] if lines else done.returncode
-            raise GitError(f"git {arguments[0]} failed: {reason}", done.returncode)
-        return done.stdout
+            raise GitError(f"git {command} failed: {reason}", done.returncode, self.path)
 
     def _done(
         self,

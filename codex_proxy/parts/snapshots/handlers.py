@@ -28,7 +28,7 @@ from codex_proxy.parts.snapshots.difference import patch as patch_of
 from codex_proxy.parts.snapshots.folders import FolderName
 from codex_proxy.parts.snapshots.forking import check_may_write
 from codex_proxy.parts.snapshots.git import GitError
-from codex_proxy.parts.snapshots.keeper import Keeper
+from codex_proxy.parts.snapshots.keeper import CUT_OFF, Keeper
 from codex_proxy.parts.snapshots.records import KIND, TurnFiles, files_in, record_id
 from codex_proxy.parts.snapshots.reverting import revert
 from codex_proxy.parts.snapshots.threads import in_thread
@@ -52,7 +52,6 @@ UNWRITABLE: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM, errno.ENO
 MAX_PATCH: Final = 32 << 20
 """Maximum bytes of a patch."""
 PATCH_TYPE: Final = "text/x-patch"
-CUT_OFF: Final = "the server ended before the turn did"
 
 
 class _Asked(NamedTuple):
@@ -84,7 +83,7 @@ async def list_kept_turns(request: web.Request) -> web.Response:
     if wanted is not None:
         turns = [each for each in turns if each[1].request == wanted]
     data: list[Any] = [
-        _kept_turn(_with_end(keeper, files, record.created), record.created) for record, files in turns
+        _kept_turn(await _with_end(keeper, owner, files), record.created) for record, files in turns
     ]
     return json_response(list_object(data, has_more=found.has_more and wanted is None))
 
@@ -130,20 +129,16 @@ async def _turn(request: web.Request) -> _Asked:
 
 
 async def _turn_alone(request: web.Request, id: str) -> _Asked:
-    keeper, (sessions, owner) = request.app.get(KEEPER), sessions_at(request)
+    keeper, (_, owner) = request.app.get(KEEPER), sessions_at(request)
     files = None if keeper is None else await keeper.files(owner, id)
     if keeper is None or files is None or files.request is None:
         raise not_found(TURN, id)
+    return _Asked(id, None, await _with_end(keeper, owner, files))
+
+
+async def _with_end(keeper: Keeper, owner: str, files: TurnFiles) -> TurnFiles:
     with store_errors_as_faults():
-        record = await require_store(sessions.responses.store).record(owner, KIND, record_id(id))
-    return _Asked(id, None, files if record is None else _with_end(keeper, files, record.created))
-
-
-def _with_end(keeper: Keeper, files: TurnFiles, created: float) -> TurnFiles:
-    """Returns the files of a turn outside of sessions, as failed if it has ended with an earlier server."""
-    if files.state == "running" and created < keeper.began and not keeper.works_on(files.turn):
-        return replace(files, state="failed", reason=CUT_OFF)
-    return files
+        return await keeper.with_end(owner, files)
 
 
 async def retrieve_session_patch(request: web.Request) -> web.Response:
@@ -191,8 +186,6 @@ async def revert_turn(request: web.Request) -> web.Response:
     work = partial(revert, snapshots, own, keeper.limits, files, owner, force=given.force)
     await keeper.rest(files.folder)
     await _check_may_write(request, turn, files)
-    if turn.session:
-        require_active(await sessions_at(request)[0].session(owner, turn.session))
     try:
         done = await keeper.write_in(files.folder, work)  # no turn begins between the check and this
     except FilesDifferError as error:
@@ -231,6 +224,9 @@ async def _check_may_write(request: web.Request, turn: _Asked, files: TurnFiles)
     """Raises `Fault` if a turn is at work in the folder, or the key may not write there."""
     sessions, owner = sessions_at(request)
     session = None if turn.session is None else await sessions.session(owner, turn.session)
+    # Nothing is awaited from here on, so that no turn begins before its caller writes.
+    if session is not None:
+        require_active(session)
     if (session is not None and session.turn) or request.app[KEEPER].is_working_in(files.folder):
         raise conflict("A turn is at work in the folder. Try again when it has ended.")
     check_may_write(session, request[CLIENT], files.folder, "environment.workspace_directory")

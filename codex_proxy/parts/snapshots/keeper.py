@@ -49,6 +49,9 @@ RESTARTED: Final = (
     "the server was restarted in the turn, or its .gitignore files have too many patterns to be remembered"
 )
 REMOVED: Final = "removed: all snapshots together had too many bytes (PROXY_SNAPSHOT_MAX_TOTAL_BYTES)"
+CUT_OFF: Final = "the server ended before the turn did, or could not store its end"
+RECORDS_AT_ONCE: Final = 200
+"""Records that are read at once to find old ones."""
 SHARE_REMOVED: Final = 10
 """Which part of the turns is removed at once where there is too little room: a tenth."""
 MAX_OPENING: Final = 2
@@ -87,17 +90,26 @@ class Keeper:
     """Keeps the files of the turns of sessions. `prepare` is called for every turn (`runs.observers.TurnPreparer`)."""
 
     def __init__(
-        self, program: str, root: Path, store: Store, settings: SnapshotSettings, clock: Clock
+        self,
+        program: str,
+        root: Path,
+        store: Store,
+        settings: SnapshotSettings,
+        clock: Clock,
+        max_age: float | None,
     ) -> None:
-        """`program`: the git; `root`: the folder of all snapshots."""
+        """`program`: the git; `root`: the folder of all snapshots; `max_age`: the seconds for which a turn outside of
+        sessions is kept (None: no limit).
+        """
         self.root = root
         self.limits = Limits(
             settings.snapshot_max_files, settings.snapshot_max_bytes, settings.snapshot_max_file_bytes
         )
         self.program, self._store, self._clock = program, store, clock
         self._keeps_all = settings.snapshots == "all"
-        self.began = clock.epoch()
-        """When this server began, in seconds since 1970."""
+        self._max_age = max_age
+        self._server = f"{store.leases.records.node}/{secrets.token_hex(8)}"
+        """Tells this server from others, also from those that had the same node before it."""
         self._wait = settings.snapshot_wait
         self._max_total = settings.snapshot_max_total_bytes
         self._folders: dict[str, FolderSnapshots] = {}
@@ -113,7 +125,8 @@ class Keeper:
         """Returns the snapshots at a place (`FolderName.place`)."""
         found = self._folders.get(place)
         if found is None:
-            found = self._folders[place] = FolderSnapshots(self.program, self.root, place)
+            # Threads ask, too: all get the same one.
+            found = self._folders.setdefault(place, FolderSnapshots(self.program, self.root, place))
         return found
 
     async def take(
@@ -137,7 +150,7 @@ class Keeper:
 
     def _keep_in_memory(self, place: str, snapshots: FolderSnapshots) -> None:
         self._recent.put(place, snapshots)
-        for other, each in self._folders.items():
+        for other, each in list(self._folders.items()):  # threads add to it
             if other not in self._recent:
                 each.forget()
 
@@ -175,6 +188,8 @@ class Keeper:
             request = None if origin.session_turn else origin.request_id
             try:
                 await self._prepare(writing, origin.session_turn or f"turn_{secrets.token_hex(16)}", request)
+            except StoreUnavailable as error:
+                log.warning("snapshot_failed", when="before", reason=str(error))
             except Exception as error:  # noqa: BLE001 - no turn fails by it
                 log.error("internal_error", **trace_of(error))
             except BaseException:
@@ -184,15 +199,22 @@ class Keeper:
 
     async def _prepare(self, turn: WritingTurn, id: str, request: str | None) -> None:
         name = FolderName(turn.owner, turn.folder)
-        files = await files_of(self._store, turn.owner, id)
+        files = None if request is not None else await files_of(self._store, turn.owner, id)
         rules = self._rules.get(id)
         if files is None:
-            files = TurnFiles(turn=id, folder=turn.folder, place=name.place, state="running", request=request)
+            files = TurnFiles(
+                turn=id,
+                folder=turn.folder,
+                place=name.place,
+                state="running",
+                request=request,
+                server=self._server,
+            )
             try:
                 kept = await self.take(name, [ref_of(id, "before")], self._wait)
             except SnapshotError as error:
                 log.warning("snapshot_failed", when="before", reason=str(error))
-                await self.write(turn.owner, replace(files, state="failed", reason=str(error)))
+                await self._write_soon(turn.owner, replace(files, state="failed", reason=str(error)))
                 return
             files = replace(files, before=kept.tree, left_out=tuple(kept.not_kept))
             rules = kept.rules
@@ -200,12 +222,12 @@ class Keeper:
         elif not files.before:
             return
         elif rules is None:  # what comes now would be missing in what is kept
-            await self.write(turn.owner, replace(files, state="failed", after="", reason=RESTARTED))
+            await self._write_soon(turn.owner, replace(files, state="failed", after="", reason=RESTARTED))
             return
-        files = replace(files, state="running")
-        await self.write(turn.owner, files)
+        files = replace(files, state="running", server=self._server)
         turn.others_wrote |= files.others_wrote
-        turn.kept = files, rules
+        turn.kept = files, rules  # first, so that whoever reads that it is running finds it at work
+        await self._write_soon(turn.owner, files)
 
     async def rest(self, folder: str) -> None:
         """Waits for the snapshots after earlier turns in this folder, and for what this server writes there."""
@@ -251,6 +273,14 @@ class Keeper:
             found, outside = differences(reader, files.before, kept.tree), rules_above(files.folder)
             return tuple(newly_ignored(reader, found, kept.tree, kept.rules.outside, outside))
 
+    async def _write_soon(self, owner: str, files: TurnFiles) -> None:
+        """As `write`, but waits no longer for the store than for a snapshot."""
+        try:
+            async with asyncio.timeout(self._wait):
+                await self.write(owner, files)
+        except TimeoutError:
+            log.warning("snapshot_failed", when="writing", reason="the store does not answer")
+
     async def write(self, owner: str, files: TurnFiles) -> None:
         """Stores what is kept of a turn, unless its session was deleted."""
         try:
@@ -283,11 +313,26 @@ class Keeper:
         at_work = (*self._writers.all(), *self._ending.values())
         return any(isinstance(each, WritingTurn) and each.id == turn for each in at_work)
 
+    async def with_end(self, owner: str, files: TurnFiles) -> TurnFiles:
+        """Returns what is kept of a turn outside of sessions: as failed if it is stored as running, and no server works
+        on it. Raises `StoreUnavailable`.
+        """
+        if files.state != "running" or self.works_on(files.turn) or await self._is_of_other_server(files):
+            return files
+        found = await files_of(self._store, owner, files.turn) or files  # it may have ended just now
+        return replace(found, state="failed", reason=CUT_OFF) if found.state == "running" else found
+
+    async def _is_of_other_server(self, files: TurnFiles) -> bool:
+        """Whether another server that runs now works on the turn."""
+        node, own = (server.partition("/")[0] for server in (files.server, self._server))
+        return node != own and any(each.id == node for each in await self._store.leases.nodes())
+
     async def prune(self) -> None:
         """Removes what belongs to turns that are no longer stored, and were not the last time: what a turn that begins
         just now has kept is stored a moment later. While there is too little room, snapshots at the opening of sessions
         go at once, before those of turns.
         """
+        await self._remove_old()
         unstored: set[str] = set()
         is_full = await self._is_full()
         for place, name in await asyncio.to_thread(names_in, self.root):
@@ -312,6 +357,21 @@ class Keeper:
             await self._make_room()
         except (GitError, OSError, SnapshotError) as error:
             log.warning("snapshots_not_pruned", reason=str(error))
+
+    async def _remove_old(self) -> None:
+        """Removes the records of old turns outside of sessions: no session takes them with it. Raises
+        `StoreUnavailable`.
+        """
+        if self._max_age is None:
+            return
+        before, after = self._clock.epoch() - self._max_age, 0
+        while rows := await self._store.records_of_kind(KIND, after, RECORDS_AT_ONCE):
+            after = rows[-1][0]
+            for _, owner, record in rows:
+                if record.created >= before:
+                    return  # later rows are younger
+                if not self.works_on(files_in(record).turn):
+                    await self._store.delete_record(owner, *record.key)
 
     async def _make_room(self) -> None:
         """Removes what is kept of the oldest turns while all snapshots together have too many bytes. Folders with

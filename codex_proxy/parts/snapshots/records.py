@@ -33,6 +33,8 @@ class TurnFiles(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The changed paths that a `.gitignore` leaves out now, and did not before the turn."""
     left_out: tuple[bytes, ...] = ()
     """Paths that are in no tree: files that are too large, cannot be read, or are neither a file nor a link."""
+    server: str = ""
+    """The server that has begun it, or gone on with it: `NODE/ID`, with that of its node of the store."""
     request: str | None = None
     """The id of the request of a turn outside of sessions; None: it is a session's."""
 

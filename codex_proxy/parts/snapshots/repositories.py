@@ -100,18 +100,25 @@ def commit_to_branch(
 ) -> str:
     """Makes a branch in the repository of a folder: a commit on what is checked out there, with what changes have left.
     Neither the folder's files nor its index are changed. `objects`: has the files' contents. Returns the commit's id.
-    Raises `NoRepositoryError`, `BranchExistsError`, `UnusableRepositoryError`, and `OSError`.
+    Raises `NoRepositoryError`, `BranchExistsError`, `UnusableRepositoryError`, and, for what is not the repository's
+    fault, `GitError` and `OSError`.
     """
     try:
         return _commit_to_branch(program, folder, objects, changes, branch, message)
     except GitError as error:
+        if error.place != _git_of(folder) or error.of_disk:
+            raise  # it took too long, a disk has failed, or it is of the server's own objects
         raise UnusableRepositoryError(str(error)) from error
+
+
+def _git_of(folder: str) -> Path:
+    return Path(folder) / ".git"
 
 
 def _commit_to_branch(
     program: str, folder: str, objects: GitDirectory, changes: Sequence[Difference], branch: str, message: str
 ) -> str:
-    path = Path(folder) / ".git"
+    path = _git_of(folder)
     if not _is_whole_repository(path, branch):
         raise NoRepositoryError
     with temporary_folder("index", objects.path) as (own, _):

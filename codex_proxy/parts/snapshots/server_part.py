@@ -17,7 +17,7 @@ from aiohttp import web
 from codex_proxy.app.server_parts import ServerPart, ServerParts
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.own_errors import repeat
-from codex_proxy.core.safety import is_inside
+from codex_proxy.core.safety import find_endangered, is_inside
 from codex_proxy.files.private import make_folder
 from codex_proxy.http.app_keys import CLIENTS, CLOCK, RUNS, SESSION_FILES
 from codex_proxy.parts import own_settings
@@ -31,6 +31,7 @@ from codex_proxy.parts.snapshots.keeper import Keeper
 from codex_proxy.parts.snapshots.session_files import FilesOfSessions
 from codex_proxy.parts.snapshots.worktrees import SessionWorktrees
 from codex_proxy.settings.fields import Settings
+from codex_proxy.settings.protected_paths import protected_paths
 
 log = structlog.get_logger(__name__)
 
@@ -51,7 +52,8 @@ class SnapshotsPart(ServerPart):
             return
         root = folder_of_snapshots(self._settings)
         own = own_settings(self._settings, SnapshotSettings)
-        app[KEEPER] = keeper = Keeper(self._program, root, self._store, own, app[CLOCK])
+        max_age = self._settings.store_max_age or None
+        app[KEEPER] = keeper = Keeper(self._program, root, self._store, own, app[CLOCK], max_age)
         app[FILES_OF_TURNS] = FilesOfForks(keeper)
         worktrees = worktrees_of(self._settings)
         app[CLIENTS].add_own_folders(worktrees)
@@ -119,11 +121,11 @@ def server_part(settings: Settings, environ: Mapping[str, str]) -> ServerPart | 
         log.warning("snapshots_off", reason="There is no git on the PATH that can be used.")
         return None
     if own_settings(settings, SnapshotSettings).worktrees is not None:
-        _check_worktrees(settings)
+        _check_worktrees(settings, environ)
     return SnapshotsPart(program)
 
 
-def _check_worktrees(settings: Settings) -> None:
+def _check_worktrees(settings: Settings, environ: Mapping[str, str]) -> None:
     """Makes the folder of worktrees that the operator names. Raises `UserError` if no session could work there."""
     root = worktrees_of(settings)
     above, workdir = os.path.dirname(root), os.path.realpath(settings.workdir)
@@ -132,6 +134,11 @@ def _check_worktrees(settings: Settings) -> None:
             "worktrees_in_workspace",
             folder=above,
             reason=f"No turn that may write works in {workdir} itself, for it could change all worktrees.",
+        )
+    if found := find_endangered(root, protected_paths(settings, environ)):
+        raise UserError(
+            f"PROXY_WORKTREES {above} cannot be used: no turn may write where {found.what} is ({found.path}). Name "
+            "a folder outside of it."
         )
     try:
         make_folder(Path(root))

@@ -62,8 +62,11 @@ async def test_a_folder_that_may_not_be_used_is_refused_with_its_field(tmp_path:
 async def test_turns_that_may_write_work_in_no_folder_that_programs_obey(tmp_path: Path) -> None:
     work = tmp_path / "work"
     hooks, allowed = work / "repository/.git/hooks", work / ".claude/worktrees/one"
-    for each in (hooks, allowed / "src", allowed / ".vscode"):
+    bare, agents = work / "bare.git", work / "Library/LaunchAgents"
+    parts = [bare / "hooks", bare / "refs", bare / "objects"]
+    for each in (hooks, allowed / "src", allowed / ".vscode", agents, *parts):
         each.mkdir(parents=True)
+    (bare / "HEAD").touch()
     (work / "link").symlink_to(hooks)
     settings: dict[str, Any] = {
         "sandbox": "workspace-write",
@@ -72,7 +75,16 @@ async def test_turns_that_may_write_work_in_no_folder_that_programs_obey(tmp_pat
     }
     async with fake_proxy(work, **settings) as proxy:
         client = AgentsClient(proxy)
-        for folder in (hooks, hooks.parent, work / "link", allowed.parent, allowed / ".vscode"):
+        for folder in (
+            hooks,
+            hooks.parent,
+            work / "link",
+            allowed.parent,
+            allowed / ".vscode",
+            bare,
+            bare / "hooks",
+            agents,
+        ):
             answer = await client.ask("POST", "/sessions", hosted(folder, input="Hello."))
             assert (answer.status, answer.error["param"]) == (400, "environment.workspace_directory"), folder
             asked = await proxy.send(
@@ -88,6 +100,17 @@ async def test_turns_that_may_write_work_in_no_folder_that_programs_obey(tmp_pat
             assert made.status == 201, (folder, made.text)
         for folder in (allowed, allowed / "src", work / "repository"):
             assert (await client.ask("POST", "/sessions", hosted(folder))).status == 201, folder
+
+
+async def test_a_default_folder_behind_a_link_is_where_it_leads(tmp_path: Path) -> None:
+    (tmp_path / ".config/work").mkdir(parents=True)
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / ".config")
+    settings: dict[str, Any] = {"sandbox": "workspace-write", "state_dir": tmp_path / "state"}
+    async with fake_proxy(link / "work", workdir_roots=str(tmp_path), **settings) as proxy:
+        asked = {"model": "codex-5", "input": "Hello."}
+        answer = await proxy.send("POST", "/v1/responses", asked, headers={"X-Codex-Mode": "agent"})
+        assert answer.status == 200, answer.text
 
 
 async def test_a_folder_that_is_gone_fails_the_next_turn_and_not_the_session(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,11 +11,17 @@ from typing import Any
 
 import pytest
 
+from codex_proxy.http.app_keys import RESPONSES
+from codex_proxy.parts.snapshots.folders import FolderName
+from codex_proxy.parts.snapshots.handlers import KEEPER
 from codex_proxy.parts.snapshots.keeper import Keeper
+from codex_proxy.parts.snapshots.records import TurnFiles
+from codex_proxy.store.health import require_store
+from codex_proxy.store.leases import Node
 from tests.access.keyed import key_header, keyed_proxy
 from tests.http.serving import Proxy, fake_proxy
 from tests.parts.snapshots.working import SETTINGS
-from tests.waiting import poll
+from tests.waiting import PATIENCE, poll
 
 ALL: dict[str, Any] = {**SETTINGS, "snapshots": "all", "mode": "agent", "fake_dialect": "app-server"}
 
@@ -115,7 +122,30 @@ async def test_a_turn_of_another_key_is_not_found(tmp_path: Path) -> None:
         assert (folder / "a").exists()
 
 
-async def test_a_turn_whose_server_has_ended_is_told_as_failed(
+@pytest.mark.parametrize("is_live", [True, False])
+async def test_a_turn_is_at_work_as_long_as_its_server_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_live: bool
+) -> None:
+    async with proxy_at(tmp_path) as (proxy, folder):
+        keeper, leases = proxy.app[KEEPER], require_store(proxy.app[RESPONSES].store).leases
+        own = leases.records.node
+        live = [Node(id=each, name="", url="", version="", started=0.0) for each in (own, "other")]
+
+        async def nodes() -> list[Node]:
+            return live if is_live else live[:1]
+
+        monkeypatch.setattr(leases, "nodes", nodes)
+        place = FolderName("local", str(folder)).place
+        for server in ("other/1", f"{own}/of an earlier process"):
+            files = TurnFiles(
+                turn=f"turn_{server}", folder="/", place=place, state="running", request="r", server=server
+            )
+            await keeper.write("local", files)
+        found = (await proxy.send("GET", "/v1/turns?order=asc")).body["data"]
+        assert [each["state"] for each in found] == ["running" if is_live else "failed", "failed"]
+
+
+async def test_a_turn_whose_end_was_not_stored_is_told_as_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def no_end(*_: object) -> None:
@@ -126,11 +156,43 @@ async def test_a_turn_whose_server_has_ended_is_told_as_failed(
         patched.setattr(Keeper, "_end", no_end)
         async with proxy_at(tmp_path) as (proxy, _):
             assert (await proxy.send("POST", "/v1/responses", body)).status == 200
-            [turn] = (await proxy.send("GET", "/v1/turns")).body["data"]
-            assert turn["state"] == "running"
+            [here] = await turns_of(proxy)
+            assert here["state"] == "failed"
     async with proxy_at(tmp_path) as (proxy, _):
         [turn] = await turns_of(proxy)
-        assert (turn["state"], turn["reason"]) == ("failed", "the server ended before the turn did")
+        reason = "the server ended before the turn did, or could not store its end"
+        assert (turn["state"], turn["reason"]) == ("failed", reason)
         changes = (await proxy.send("GET", f"/v1/turns/{turn['id']}/changes")).body
         assert (changes["state"], changes["data"]) == ("failed", [])
         assert (await proxy.send("POST", f"/v1/turns/{turn['id']}/revert", {})).status == 409
+
+
+async def test_a_turn_that_needs_no_store_waits_for_it_within_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with proxy_at(tmp_path, snapshot_wait=0.5) as (proxy, folder):
+        answers = asyncio.Event()
+
+        async def no_answer(*_: object, **__: object) -> None:
+            await answers.wait()
+
+        store = require_store(proxy.app[RESPONSES].store)
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "write_records", no_answer)
+            patched.setattr(store, "record", no_answer)
+            body = {"model": "codex-5", "messages": [{"role": "user", "content": writing(a="1")}]}
+            async with asyncio.timeout(PATIENCE):
+                assert (await proxy.send("POST", "/v1/chat/completions", body)).status == 200
+            assert (folder / "a").exists()
+        answers.set()
+
+
+async def test_what_is_kept_of_a_turn_goes_with_its_age(tmp_path: Path) -> None:
+    async with proxy_at(tmp_path, store_max_age=0.001) as (proxy, _):
+        body = {"model": "codex-5", "messages": [{"role": "user", "content": writing(a="1")}]}
+        assert (await proxy.send("POST", "/v1/chat/completions", body)).status == 200
+        assert len(await turns_of(proxy)) == 1
+        for _ in range(2):
+            await proxy.app[KEEPER].prune()
+        assert await turns_of(proxy) == []
+        assert not [*(tmp_path / "state" / "snapshots").glob("*/*")]

@@ -7,6 +7,8 @@ from pathlib import Path
 import openai
 import pytest
 
+from codex_proxy.parts.snapshots.handlers import KEEPER
+from codex_proxy.parts.snapshots.walk import MAX_LEFT_OUT
 from tests.parts.sessions.driving import sdk
 from tests.parts.snapshots.working import Worker, snapshot_proxy
 
@@ -47,6 +49,23 @@ async def test_files_that_fit_a_pattern_are_artifacts_as_the_turn_has_left_them(
                 await artifacts.content(oldest.id, session_id=other.session)
             with pytest.raises(openai.NotFoundError, match="Artifact with id 'nothing' not found"):
                 await artifacts.retrieve("nothing", session_id=worker.session)
+
+
+async def test_what_is_stored_of_newly_ignored_files_has_a_bound(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        worker = Worker(client, folder)
+
+        def work() -> None:
+            (folder / ".gitignore").write_text("made*\n")
+            for number in range(MAX_LEFT_OUT + 50):
+                (folder / f"made{number}").touch()
+
+        turn = await worker.turn(work)
+        changes = await worker.changes(turn)
+        assert (len(changes["newly_ignored"]), changes["truncated"]) == (MAX_LEFT_OUT, True)
+        files = await client.proxy.app[KEEPER].files("local", turn)
+        assert files is not None
+        assert len(files.newly_ignored) == MAX_LEFT_OUT + 1
 
 
 async def test_without_patterns_a_session_has_no_artifacts(tmp_path: Path) -> None:

@@ -416,9 +416,9 @@ def test_a_folder_is_forgotten_while_a_snapshot_of_it_is_made(
     snapshots = FolderSnapshots(GIT, tmp_path / "snapshots", name.place)
     refs = GitDirectory.refs
 
-    def forget_meanwhile(git: GitDirectory) -> dict[str, str]:
+    def forget_meanwhile(git: GitDirectory, *names: str) -> dict[str, str]:
         snapshots.forget()
-        return refs(git)
+        return refs(git, *names)
 
     monkeypatch.setattr(GitDirectory, "refs", forget_meanwhile)
     trees = [snapshots.take(name, LIMITS, time.monotonic() + PATIENCE, ["refs/turns/t/x"]).tree for _ in "ab"]

@@ -83,7 +83,16 @@ async def test_a_folder_that_has_files_or_may_not_be_written_is_refused(tmp_path
         assert not (tmp_path / "new").exists()
         assert {each.name for each in folder.iterdir()} == {"a", "link", ".git"}
         assert not [*(folder / ".git/hooks").iterdir()]
+        advised = await fork(client, worker.session, folder=str(folder / ".Claude"))
+        assert "Use another folder. The operator" in advised.error["message"]
         assert "new or empty" in (await fork(client, worker.session, folder=str(folder))).error["message"]
+
+
+async def test_where_turns_may_write_everywhere_a_fork_may_begin_anywhere(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path, sandbox="danger-full-access") as (client, folder):
+        worker = Worker(client, folder)
+        await worker.turn(lambda: (folder / "a").write_text("1"))
+        assert (await fork(client, worker.session, folder=str(folder / ".claude"))).status == 201
 
 
 async def test_without_snapshots_a_fork_has_no_folder_of_its_own(tmp_path: Path) -> None:

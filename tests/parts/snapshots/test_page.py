@@ -217,10 +217,14 @@ async def test_a_turn_outside_of_sessions_is_looked_at_and_taken_back(
     async with proxy_at(tmp_path, ui=True) as (proxy, folder):
         (folder / "a").write_text("0\n")
         body = {"model": "codex-5", "input": writing(a="1\n")}
-        assert (await proxy.send("POST", "/v1/responses", body)).status == 200
+        (folder / "other").mkdir()
+        same = {"x-request-id": "the same"}
+        for headers in (same | {"x-codex-workdir": str(folder / "other")}, same):
+            assert (await proxy.send("POST", "/v1/responses", body, headers=headers)).status == 200
         async with open_page(browser, proxy, "turns") as page:
-            await page.locator("td a").click()
+            await page.locator("td a").first.click()
             files = await opened(page, "1 file changed (+1 −1)")
+            await expect(files_of_turns(page)).to_have_count(1)
             assert await rows_of(files.locator(".file")) == ["|| @@ -1 +1 @@", "1||-0", "|1|+1"]
             await expect(files.get_by_role("button", name="Fork with files")).to_have_count(0)
             await files.get_by_role("button", name="Revert").click()

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from codex_proxy.core.turn import Turn
+from codex_proxy.parts.sessions.service import SESSIONS
+from codex_proxy.parts.sessions.sessions import Session
 from codex_proxy.parts.snapshots import reverting
+from codex_proxy.parts.snapshots.handlers import KEEPER
 from tests.parts.snapshots.working import Worker, snapshot_proxy
 
 
@@ -65,6 +71,34 @@ async def test_a_session_that_may_not_write_any_more_takes_nothing_back(tmp_path
         worker.client = client
         assert (await worker.revert(turn)).status == 403
         assert (folder / "a").read_text() == "1"
+
+
+async def test_no_turn_begins_between_the_last_look_and_the_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        worker = Worker(client, folder)
+        turn = await worker.turn(lambda: (folder / "a").write_text("1"))
+        keeper, sessions = client.proxy.app[KEEPER], client.proxy.app[SESSIONS]
+        began: list[asyncio.Task[Any]] = []
+        at_work: list[bool] = []
+        find, write_in = sessions.session, keeper.write_in
+
+        async def session(owner: str, id: str) -> Session:
+            found = await find(owner, id)
+            beginning = Turn(model="m", history=(), workdir=str(folder), sandbox="workspace-write")
+            began.append(asyncio.create_task(keeper.prepare(beginning)))
+            return found
+
+        async def write(where: str, work: Any, *others: str) -> Any:
+            at_work.append(keeper.is_working_in(where))
+            return await write_in(where, work, *others)
+
+        monkeypatch.setattr(sessions, "session", session)
+        monkeypatch.setattr(keeper, "write_in", write)
+        assert (await worker.revert(turn)).status == 200
+        assert at_work == [False]
+        await asyncio.wait(began)
 
 
 async def test_a_turn_of_another_session_is_not_found(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import anthropic
 import pytest
 
+from codex_proxy.parts.snapshots import session_files
 from tests.parts.managed_agents.driving import sdk
 from tests.parts.managed_agents.following import ManagedClient, message, result
 from tests.parts.snapshots.working import snapshot_proxy
@@ -71,6 +72,28 @@ async def test_the_files_of_a_session_are_what_its_agent_has_made(tmp_path: Path
                 await files.delete(table.id)
             with pytest.raises(anthropic.NotFoundError, match="No such file"):
                 await files.download("file_" + 48 * "0")
+
+
+async def test_a_file_that_became_a_link_is_offered_no_more_and_head_reads_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with snapshot_proxy(tmp_path, snapshot_artifacts="*.txt") as (agents, folder):
+        client, made = ManagedClient(agents.proxy), folder / "a.txt"
+        session = await client.new_session(metadata={"workdir": str(folder)})
+        await turn(client, session, lambda: made.write_text("old"))
+        async with sdk(agents.proxy) as api:
+            [file] = (await api.beta.files.list(scope_id=session)).data
+            with monkeypatch.context() as patched:
+                patched.delattr(session_files, "content_of")
+                head = await agents.proxy.send("HEAD", f"/v1/files/{file.id}/content")
+                assert (head.status, head.headers["Content-Length"]) == (200, "3")
+
+            def link() -> None:
+                made.unlink()
+                made.symlink_to("other")
+
+            await turn(client, session, link)
+            assert (await api.beta.files.list(scope_id=session)).data == []
 
 
 async def test_a_file_of_a_session_can_be_given_to_another_one(tmp_path: Path) -> None:
