@@ -103,9 +103,9 @@ async def test_turns_that_may_write_work_in_no_folder_that_programs_obey(tmp_pat
 
 
 async def test_a_default_folder_behind_a_link_is_where_it_leads(tmp_path: Path) -> None:
-    (tmp_path / ".config/work").mkdir(parents=True)
-    link = tmp_path / "link"
-    link.symlink_to(tmp_path / ".config")
+    (tmp_path / "real/work").mkdir(parents=True)
+    link = tmp_path / ".config"
+    link.symlink_to(tmp_path / "real")
     settings: dict[str, Any] = {"sandbox": "workspace-write", "state_dir": tmp_path / "state"}
     async with fake_proxy(link / "work", workdir_roots=str(tmp_path), **settings) as proxy:
         asked = {"model": "codex-5", "input": "Hello."}
