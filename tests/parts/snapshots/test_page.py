@@ -218,7 +218,7 @@ async def test_a_turn_outside_of_sessions_is_looked_at_and_taken_back(
         (folder / "a").write_text("0\n")
         body = {"model": "codex-5", "input": writing(a="1\n")}
         (folder / "other").mkdir()
-        same = {"x-request-id": "the same"}
+        same = {"x-request-id": "request-1"}
         for headers in (same | {"x-codex-workdir": str(folder / "other")}, same):
             assert (await proxy.send("POST", "/v1/responses", body, headers=headers)).status == 200
         async with open_page(browser, proxy, "turns") as page:
