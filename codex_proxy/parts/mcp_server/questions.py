@@ -19,7 +19,7 @@ from codex_proxy.agents.shared.forms import form_schema
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.interfaces import keep_until_done
 from codex_proxy.core.json_values import encode_json
-from codex_proxy.core.shown_text import escape, escape_json
+from codex_proxy.core.shown_text import escape, escape_json, excerpt
 from codex_proxy.parts.mcp_server.waiting import StateReader, wait, works
 from codex_proxy.parts.mcp_server.work import WAIT_SECONDS, Caller, Result, Tell, report
 from codex_proxy.parts.sessions.approvals import Approval, Ask
@@ -45,23 +45,27 @@ SCHEMA: Final[dict[str, Any]] = {
     "required": ["decision"],
 }
 
+_LISTS_SINCE: Final = "2025-11-25"
 DECISION, VALUES = "decision", "values"
 """What a form asks for."""
 
 Context = ServerRequestContext[Any, Any]
 
 
-def text_of(session: Session, ask: Ask) -> str:
-    """Returns the text of a form: what is asked, to the letter, and its digest. Empty if it is too long."""
+def text_of(session: Session, ask: Ask, trouble: str = "") -> str:
+    """Returns the text of a form: what is asked, to the letter, and its digest. Empty if it is too long. `trouble`: why
+    the answer before had no effect.
+    """
+    again = f"{escape(trouble)}\n" if trouble else ""
     if ask.fields:
         text = (
-            f"The agent of the session {escape(title_of(session))!r} asks you for values.\n"
+            f"{again}The agent of the session {escape(title_of(session))!r} asks you for values.\n"
             f"{escape(ask.arguments['message'])}\nSHA-256: {ask.digest}"
         )
         return text if len(text) + len(encode_json(schema_of(ask))) <= MAX_SHOWN else ""
     arguments = escape_json(encode_json(ask.arguments).decode())
     text = (
-        f"The agent of the session {escape(title_of(session))!r} asks for permission.\n"
+        f"{again}The agent of the session {escape(title_of(session))!r} asks for permission.\n"
         f"{escape(ask.server_label)}.{escape(ask.name)}\n{arguments}\nSHA-256: {ask.digest}"
     )
     return text if len(text) <= MAX_SHOWN else ""
@@ -70,6 +74,13 @@ def text_of(session: Session, ask: Ask) -> str:
 def schema_of(ask: Ask) -> dict[str, Any]:
     """Returns what a form asks for: a decision, or the values that the agent wants."""
     return form_schema(ask.fields) if ask.fields else SCHEMA
+
+
+def can_show(ask: Ask, version: str) -> bool:
+    """Whether a client of this version of MCP knows all that the form has: lists and titles of options are newer."""
+    return version >= _LISTS_SINCE or not any(
+        {"items", "oneOf"} & property.keys() for property in schema_of(ask)["properties"].values()
+    )
 
 
 def has_forms(context: Context, caller: Caller) -> bool:
@@ -90,6 +101,8 @@ class Persons:
         """The questions that were put to a person, by key and id, the oldest first, with whether the form is open. A
         person who has closed one is not asked again.
         """
+        self._troubles: dict[tuple[str, str], tuple[str, str]] = {}
+        """Of the questions whose form had no effect the session, and why: the next wait asks them again."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._forms: dict[tuple[str, str], tuple[str, asyncio.Task[None]]] = {}
         """The open forms of 2025, by key and id of the question, with its session."""
@@ -109,15 +122,18 @@ class Persons:
             request_id, _, digest = question.rpartition(".")
             try:
                 await _answer(caller, id, request_id, digest, answer, has_fields=wants == VALUES)
-            except Fault as fault:  # another one has answered, or the question is another one now
-                log.info("form_without_effect", session=id, reason=fault.failure.kind.name)
+            except Fault as fault:  # another one has answered, or the values do not fit
+                self._note((owner, excerpt(request_id)), id, fault)
+        for key, (of, _) in self._troubles.items():
+            if key[0] == owner and of == id:
+                self._asked.pop(key, None)
 
         def goes_on(session: Session) -> bool:
             self._withdraw(owner, session)
             return works(session) or (asks and not modern and self._put(context, caller, session))
 
         session = await wait(sessions, owner, id, tell, WAIT_SECONDS, goes_on, self._reader)
-        if asks and modern and not answers and (forms := _forms(session)):
+        if asks and modern and not answers and (forms := self._requests(owner, session)):
             return InputRequiredResult(input_requests=forms)
         return await report(caller, session)
 
@@ -125,14 +141,37 @@ class Persons:
         """Puts each question of a session that nobody was asked to the person; returns whether a form is open."""
         keys = [(caller.owner, ask.request_id) for ask in session.open_asks]
         for key, ask in zip(keys, session.open_asks, strict=True):
-            text = "" if key in self._asked else text_of(session, ask)
-            if text:
+            if key in self._asked or not can_show(ask, context.protocol_version):
+                continue
+            if text := text_of(session, ask, self._trouble(key)):
                 self._asked[key] = True
                 work = self._ask(context, caller, session.id, ask, text)
                 self._forms[key] = session.id, keep_until_done(self._tasks, asyncio.create_task(work))
         while len(self._asked) > MAX_KEPT:
             del self._asked[next(iter(self._asked))]
         return any(self._asked.get(key, False) for key in keys)
+
+    def _requests(self, owner: str, session: Session) -> dict[str, ElicitRequest]:
+        """Returns a form for each open question, by a name that has its id, its digest, and what it asks for."""
+        found = [(ask, self._trouble((owner, ask.request_id))) for ask in session.open_asks]
+        return {
+            f"{ask.request_id}.{ask.digest}.{VALUES if ask.fields else DECISION}": ElicitRequest(
+                params=ElicitRequestFormParams(message=text, requested_schema=schema_of(ask))
+            )
+            for ask, trouble in found
+            if (text := text_of(session, ask, trouble))
+        }
+
+    def _note(self, key: tuple[str, str], session: str, error: Exception) -> None:
+        """Remembers why a form had no effect."""
+        log.info("form_without_effect", session=session, reason=type(error).__name__)
+        self._troubles[key] = session, error.failure.message if isinstance(error, Fault) else ""
+        while len(self._troubles) > MAX_KEPT:
+            del self._troubles[next(iter(self._troubles))]
+
+    def _trouble(self, key: tuple[str, str]) -> str:
+        """Returns, once, why the form before had no effect; empty if that is not known."""
+        return self._troubles.pop(key, ("", ""))[1]
 
     def _withdraw(self, owner: str, session: Session) -> None:
         """Closes the forms with questions of a session that are no longer open."""
@@ -155,7 +194,8 @@ class Persons:
                 caller, session, ask.request_id, ask.digest, answer, has_fields=bool(ask.fields)
             )
         except Exception as error:  # noqa: BLE001 - the client has left or broken MCP, or another one has answered
-            log.info("form_without_effect", session=session, reason=type(error).__name__)
+            closed = True  # the same client would at once answer the same
+            self._note(key, session, error)
         finally:
             self._forms.pop(key, None)
             if closed:
@@ -173,17 +213,6 @@ class Persons:
             await asyncio.wait(self._tasks)
 
 
-def _forms(session: Session) -> dict[str, ElicitRequest]:
-    """Returns a form for each open question, by a name that has its id, its digest, and what it asks for."""
-    found = [(ask, text) for ask in session.open_asks if (text := text_of(session, ask))]
-    return {
-        f"{ask.request_id}.{ask.digest}.{VALUES if ask.fields else DECISION}": ElicitRequest(
-            params=ElicitRequestFormParams(message=text, requested_schema=schema_of(ask))
-        )
-        for ask, text in found
-    }
-
-
 async def _answer(
     caller: Caller, session: str, request_id: str, digest: str, answer: object, *, has_fields: bool
 ) -> bool:
@@ -193,7 +222,10 @@ async def _answer(
     if not isinstance(answer, ElicitResult) or answer.action == "cancel":
         return False
     choice = _choice(answer, has_fields=has_fields)
-    content = dict(answer.content or {}) if has_fields and choice == "approve" else {}
+    given = answer.content or {}
+    fills_in = has_fields and choice == "approve"
+    # Some clients give null for a field that was left empty.
+    content = {name: value for name, value in given.items() if value is not None} if fills_in else {}
     approval = Approval(
         request_id, choice, digest=digest, content=content, by_approver=caller.client.may_approve
     )

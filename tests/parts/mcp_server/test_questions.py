@@ -8,10 +8,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from mcp.client import Client
-from mcp_types import ElicitRequestFormParams, ElicitResult
+from mcp_types import ElicitRequestFormParams, ElicitResult, ErrorData
 
+from codex_proxy.agents.shared.forms import read_form
 from codex_proxy.parts.mcp_server import questions
 from codex_proxy.parts.mcp_server.endpoints import BY_AGENT_HEADER
 from codex_proxy.parts.sessions.agents import AgentSettings
@@ -135,17 +137,56 @@ async def test_the_person_fills_in_a_form_of_an_acp_program(tmp_path: Path, mode
     assert {name: schema["properties"][name] | wanted[name] for name in wanted} == schema["properties"]
 
 
-async def test_values_that_do_not_fit_are_asked_for_again(tmp_path: Path) -> None:
+@BOTH
+async def test_values_that_do_not_fit_are_asked_for_once_more_in_the_next_wait(
+    tmp_path: Path, mode: str
+) -> None:
     person = Person(action="accept", content={"city": "O"})
     async with (
+        asyncio.timeout(PATIENCE),
         fake_proxy(tmp_path, **{**ASKING, "fake_dialect": "acp"}) as proxy,
-        mcp_client(proxy, KEY, mode=OLD, elicitation_callback=person) as client,
+        mcp_client(proxy, KEY, mode=mode, elicitation_callback=person) as client,
     ):
         id = await started(client, prompt(FORM))
         waits = await called(client, "wait_session", session_id=id)
         assert waits["state"] == "waits_for_a_person"
-        person.answer = {"action": "accept", "content": {"city": "Oslo"}}
+        assert len(person.shown) == 1
+        person.answer = {"action": "accept", "content": {"city": "Oslo", "nights": None}}
         assert (await called(client, "wait_session", session_id=id))["state"] == "finished"
+        assert await answered(proxy, id) == {"action": "accept", "content": {"city": "Oslo"}}
+    assert [text.startswith("The field 'city': ") for text in person.shown] == [False, True]
+
+
+async def test_a_client_that_breaks_at_a_form_is_asked_once_in_a_wait(asking: Proxy) -> None:
+    shown = list[str]()
+
+    async def breaks(_: Any, params: Any) -> ErrorData:
+        shown.append(params.message)
+        return ErrorData(code=-32602, message="No such form.")
+
+    async with asyncio.timeout(PATIENCE), mcp_client(asking, KEY, elicitation_callback=breaks) as client:
+        id = await started(client)
+        for count in (1, 2):
+            assert (await called(client, "wait_session", session_id=id))["state"] == "waits_for_a_person"
+            assert len(shown) == count
+
+
+@pytest.mark.parametrize(
+    ("schema", "since"),
+    [
+        ({"type": "string", "enum": ["a"]}, "2025-06-18"),
+        ({"type": "string", "oneOf": [{"const": "a", "title": "A"}]}, "2025-11-25"),
+        ({"type": "array", "items": {"enum": ["a"]}}, "2025-11-25"),
+    ],
+)
+def test_a_form_with_lists_or_titled_options_goes_to_clients_that_know_them(
+    schema: dict[str, Any], since: str
+) -> None:
+    fields = read_form({"properties": {"one": schema}})
+    arguments = {"message": "?", "fields": msgspec.to_builtins(fields)}
+    ask = Ask("r", "a", "t", "agent", "ask_user", arguments, "m", is_form=True)
+    assert questions.can_show(ask, "2025-06-18") == (since == "2025-06-18")
+    assert questions.can_show(ask, "2025-11-25")
 
 
 @BOTH
