@@ -22,10 +22,14 @@ from codex_proxy.parts.sessions.sessions import Call, CallResult, Content, Sessi
 from codex_proxy.store.values import MAX_METADATA_KEYS
 
 
-def patched(metadata: Mapping[str, str], patch: Mapping[str, str | None]) -> dict[str, str]:
-    """Returns metadata with a patch, of which None deletes a key. Raises `Fault` for too many keys."""
+def patched(
+    metadata: Mapping[str, str], patch: Mapping[str, str | None], *, limited: bool = True
+) -> dict[str, str]:
+    """Returns metadata with a patch, of which None deletes a key. Raises `Fault` for too many keys, if `limited`,
+    unless there were as many before.
+    """
     found = {key: value for key, value in {**metadata, **patch}.items() if value is not None}
-    if len(found) > MAX_METADATA_KEYS:
+    if limited and len(found) > max(MAX_METADATA_KEYS, len(metadata)):
         message = f"At most {MAX_METADATA_KEYS} keys are stored. Delete others with null."
         raise bad_request(message, "metadata")
     return found
@@ -84,7 +88,9 @@ class Change(msgspec.Struct, frozen=True, tag="change"):
     restored: bool = False
     """Whether the session is no longer archived."""
     is_activity: bool = True
-    """Whether the session's time of the last activity is that of the change."""
+    """Whether the session's time of the last activity is that of the change. What this server notes of itself is none,
+    and has room beside as many keys as a client may have.
+    """
     added: tuple[FileResource, ...] = ()
     removed: tuple[str, ...] = ()
     fields: dict[str, Any] | None = None
@@ -121,7 +127,7 @@ class Change(msgspec.Struct, frozen=True, tag="change"):
         changed = {name: value for name, value in asdict(self.after).items() if value != before[name]}
         metadata = session.metadata if self.metadata is None else self.metadata
         if self.patch is not None:  # another server may have sent one since this was read
-            metadata = patched(metadata, self.patch)
+            metadata = patched(metadata, self.patch, limited=self.is_activity)
         title = session.title if self.title is msgspec.UNSET else self.title
         archived_at = None if self.restored else session.archived_at or self.archived_at
         agent = replace(session.agent, **changed)

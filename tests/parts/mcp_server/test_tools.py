@@ -14,11 +14,13 @@ from mcp.client import Client
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR
 
+from codex_proxy.core.faults import Fault
 from codex_proxy.parts.mcp_server import texts, work
 from codex_proxy.parts.mcp_server.clients import McpClients
 from codex_proxy.parts.mcp_server.depth import DEPTH, MAX_DEPTH
 from codex_proxy.parts.mcp_server.endpoints import BY_AGENT_HEADER
 from codex_proxy.parts.mcp_server.waiting import StateReader
+from codex_proxy.parts.sessions.commands import patched
 from codex_proxy.parts.sessions.service import SESSIONS
 from tests.http.serving import Proxy, fake_proxy
 from tests.parts.mcp_server.conftest import FAKE
@@ -354,6 +356,23 @@ async def test_a_page_of_another_origin_is_refused(proxy: Proxy, headers: dict[s
 
 
 # --- agents that call themselves ----------------------------------------------------------------------
+
+
+async def test_an_agent_continues_a_session_that_has_all_metadata_it_may_have(tmp_path: Path) -> None:
+    full = dict.fromkeys(map(str, range(16)), "x")
+    async with (
+        fake_proxy(tmp_path, **FAKE) as proxy,
+        mcp_client(proxy, headers=by_agent()) as agent,
+    ):
+        sessions = AgentsClient(proxy)
+        id = await sessions.idle_session(metadata=full)
+        await called(agent, "continue_session", session_id=id, prompt="Hello.")
+        metadata = (await sessions.get(f"/sessions/{id}"))["metadata"]
+    assert metadata == full | {DEPTH: "1"}
+    # Such a session takes patches that add nothing.
+    assert patched(metadata, {"0": None, "1": "y"}).keys() == metadata.keys() - {"0"}
+    with pytest.raises(Fault, match="At most 16 keys"):
+        patched(metadata, {"0": None, "17": "x", "18": "x"})
 
 
 async def test_agents_start_one_another_three_times_and_no_more(tmp_path: Path) -> None:
