@@ -5,6 +5,7 @@ are read from the JSON Schema of ACP's and MCP's elicitations, and what the user
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
@@ -93,8 +94,8 @@ def read_form(schema: object) -> tuple[FormField, ...]:
 
 
 def form_schema(fields: Sequence[FormField]) -> dict[str, Any]:
-    """Returns the JSON Schema with which an MCP server asks for the same fields. No title and no description in it has
-    a character that cannot be seen.
+    """Returns the JSON Schema with which an MCP server asks for the same fields. No text in it that a person is shown
+    has a character that cannot be seen.
     """
     return {
         "type": "object",
@@ -109,10 +110,12 @@ def _property(field: FormField) -> dict[str, Any]:
     found: dict[str, Any] = {"type": type, "title": escape(field.title)}
     if field.description:
         found["description"] = escape(field.description)
-    bounds = {least: field.minimum, most: field.maximum}
-    found |= {name: bound for name, bound in bounds.items() if bound is not None}
+    if field.minimum is not None:
+        found[least] = field.minimum if field.type == "number" else math.ceil(field.minimum)
+    if field.maximum is not None:
+        found[most] = field.maximum if field.type == "number" else math.floor(field.maximum)
     titled = [{"const": each.value, "title": escape(each.title)} for each in field.options]
-    if all(each.value == each.title for each in field.options):
+    if all(each.value == each.title == escape(each.title) for each in field.options):
         choices: dict[str, Any] = {"enum": [each.value for each in field.options]}
     else:
         choices = {"anyOf" if field.type == "choices" else "oneOf": titled}
@@ -120,9 +123,15 @@ def _property(field: FormField) -> dict[str, Any]:
         found["items"] = {"type": "string", **choices} if "enum" in choices else choices
     elif field.type == "choice":
         found |= choices
-    if field.default is not None:
+    if field.default is not None and _is_visible(field.default):
         found["default"] = field.default
     return found
+
+
+def _is_visible(value: Value) -> bool:
+    """Whether a person sees every character of a value."""
+    texts = value if isinstance(value, list) else [value]
+    return all(not isinstance(each, str) or each.isprintable() for each in texts)
 
 
 _TYPE_OF_CHOICE: Final[Mapping[FieldType, FieldType]] = {"choice": "text"}

@@ -13,7 +13,8 @@ import pytest
 from mcp.client import Client
 from mcp_types import ElicitRequestFormParams, ElicitResult, ErrorData
 
-from codex_proxy.agents.shared.forms import read_form
+from codex_proxy.agents.shared.forms import form_schema, read_form
+from codex_proxy.core.json_values import encode_json
 from codex_proxy.parts.mcp_server import questions
 from codex_proxy.parts.mcp_server.endpoints import BY_AGENT_HEADER
 from codex_proxy.parts.sessions.agents import AgentSettings
@@ -169,6 +170,33 @@ async def test_a_client_that_breaks_at_a_form_is_asked_once_in_a_wait(asking: Pr
         for count in (1, 2):
             assert (await called(client, "wait_session", session_id=id))["state"] == "waits_for_a_person"
             assert len(shown) == count
+
+
+HIDDEN = "no\u202e\u001b[2J"
+SEEN = r"no\\u202e\\x1b[2J"
+
+
+@pytest.mark.parametrize(
+    ("schema", "shown"),
+    [
+        (
+            {"type": "string", "enum": ["yes", HIDDEN], "default": HIDDEN},
+            '"oneOf":[{"const":"yes","title":"yes"},{"const":"no\u202e\\u001b[2J","title":"' + SEEN + '"}]',
+        ),
+        ({"type": "string", "default": HIDDEN}, ""),
+        ({"type": "string", "default": "yes", "minLength": 2.0}, '"minLength":2,"default":"yes"'),
+        ({"type": "integer", "minimum": 1.5, "maximum": 3.5}, '"minimum":2,"maximum":3'),
+        ({"type": "number", "maximum": 3.5}, '"maximum":3.5'),
+        (
+            {"type": "array", "items": {"enum": [HIDDEN]}, "default": [HIDDEN], "maxItems": 1.0},
+            '"maxItems":1,"items":{"anyOf":[{"const":"no\u202e\\u001b[2J","title":"' + SEEN + '"}]}',
+        ),
+    ],
+)
+def test_a_form_shows_every_character_and_has_whole_bounds(schema: dict[str, Any], shown: str) -> None:
+    found = form_schema(read_form({"properties": {"one": schema}}))["properties"]["one"]
+    beginning = f'{{"type":"{schema["type"]}","title":"one"'
+    assert encode_json(found).decode() == ",".join(filter(None, (beginning, shown))) + "}"
 
 
 @pytest.mark.parametrize(
