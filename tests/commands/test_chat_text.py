@@ -76,17 +76,20 @@ def test_a_question_shows_every_character(text: str) -> None:
     )
 
 
-CHANGE = {"path": "README", "kind": "add", "diff": "+hi\n"}
+CHANGE = {"path": "README", "kind": "add", "diff": "hi\n"}
 
 
-def test_an_added_file_has_its_marks_in_a_question_also_where_the_agent_leaves_them_out() -> None:
-    arguments = {"changes": [CHANGE | {"diff": "hi\nho\n"}], "reason": None}
+def test_each_line_of_an_added_file_has_a_mark_in_a_question_also_one_that_begins_like_it() -> None:
+    arguments = {"changes": [CHANGE | {"diff": "hi\n+ho\n"}], "reason": None}
     shown = ask_lines({"name": "apply_patch", "server_label": "agent", "arguments": arguments})
-    assert [line.plain for line in shown][1:] == ["  add README", "  +hi", "  +ho"]
+    assert [line.plain for line in shown][1:] == ["  add README", "  +hi", "  ++ho"]
 
 
 def test_the_changes_of_a_patch_are_shown_as_a_diff() -> None:
-    arguments = {"changes": [CHANGE, CHANGE | {"kind": None, "moved_to": "README.md"}], "reason": None}
+    arguments = {
+        "changes": [CHANGE, CHANGE | {"kind": None, "diff": "+hi\n", "moved_to": "README.md"}],
+        "reason": None,
+    }
     shown = ask_lines({"name": "apply_patch", "server_label": "agent", "arguments": arguments})
     assert [line.plain for line in shown] == [
         "The agent asks: apply_patch",

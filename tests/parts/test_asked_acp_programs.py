@@ -44,7 +44,7 @@ async def test_without_a_sandbox_of_its_own_a_program_changes_files_of_the_folde
         async with client.creation("[[fake:activity]]", **hosted(folder)) as reader:
             session = (await reader.until(WAITS))["session"]
             (action,) = session["required_actions"]
-            changes = [{"path": str(folder / "new.txt"), "kind": "add", "diff": "+hello\n"}]
+            changes = [{"path": str(folder / "new.txt"), "kind": "add", "diff": "hello\n"}]
             assert action["request"]["arguments"] == {"changes": changes, "reason": None}
             done = [event["item"] for event in reader.events if event["type"].endswith("item.done")]
             statuses = [item["status"] for item in done if item["type"] == "command_execution"]

@@ -11,6 +11,7 @@ import msgspec
 from codex_proxy.agents.codex_app_server.own_tools import tool_use
 from codex_proxy.agents.codex_app_server.wire import TEXT_DELTA, Message, Params
 from codex_proxy.agents.dialect import Decision
+from codex_proxy.agents.shared.conversions import MAX_DETAIL, cut_detail
 from codex_proxy.agents.shared.json_lines import decode_loosely, decode_part, decode_read_part
 from codex_proxy.core import items
 from codex_proxy.core.events import (
@@ -42,8 +43,6 @@ from codex_proxy.core.turn import Toolset
 REFUSED = "The model refused to answer. The agent does not report the text of the refusal."
 
 
-MAX_DETAIL = 256 << 10
-"""Maximum characters of a command, a diff, or what else an activity tells in full."""
 MAX_CHANGES = 1000
 """Maximum changed files that one activity tells."""
 MAX_OUTPUT_CHARS = 8 << 20
@@ -148,7 +147,7 @@ def action_of(item: ThreadItem) -> SubagentAction | None:
     kind = ACTIONS.get(name or "")
     if kind is None:
         return None
-    text = _cut(item.prompt or "")
+    text = cut_detail(item.prompt or "")
     return SubagentAction(kind, "", recipients, text, item.model or None, item.effort)
 
 
@@ -186,14 +185,14 @@ def details_of(item: ThreadItem) -> ActionDetails | None:
     """Returns what an item says of a command, changed files, or a call of an MCP server; None for other items."""
     if item.type == COMMAND:
         return ActionDetails(
-            command=_cut(item.command or ""),
+            command=cut_detail(item.command or ""),
             cwd=item.cwd,
             exit_code=item.exit_code,
             duration_ms=item.duration_ms,
         )
     if item.type == "fileChange":
         changes = (
-            FileDiff(each.path, each.kind.type, _cut(each.diff), each.kind.move_path or "")
+            FileDiff(each.path, each.kind.type, cut_detail(each.diff), each.kind.move_path or "")
             for each in item.changes or ()
         )
         return ActionDetails(changes=tuple(islice(changes, MAX_CHANGES)))
@@ -206,7 +205,7 @@ def details_of(item: ThreadItem) -> ActionDetails | None:
         tool=item.tool or "",
         arguments=_json_text(item.arguments),
         result=_json_text(item.result),
-        error=None if item.error is None else _cut(item.error.message),
+        error=None if item.error is None else cut_detail(item.error.message),
         duration_ms=item.duration_ms,
     )
 
@@ -215,14 +214,6 @@ def _json_text(json: msgspec.Raw) -> str:
     """Returns JSON of at most `MAX_DETAIL` bytes; empty for null, or for more."""
     text = bytes(json)
     return "" if text in (b"", b"null") or len(text) > MAX_DETAIL else text.decode("utf-8", "replace")
-
-
-def _cut(text: str) -> str:
-    return (
-        text
-        if len(text) <= MAX_DETAIL
-        else f"{text[:MAX_DETAIL]}\n[cut: {len(text) - MAX_DETAIL} characters]"
-    )
 
 
 MESSAGE: Final = "agentMessage"

@@ -1,5 +1,6 @@
 """Converts what an agent's protocol lacks: custom tools to functions with one string `input`, raw items of the
-Responses API to other history items, the client's tools to tools of an MCP server, their names to the agent's.
+Responses API to other history items, the client's tools to tools of an MCP server, their names to the agent's, what is
+changed in a file to a diff.
 """
 
 from __future__ import annotations
@@ -26,6 +27,22 @@ from codex_proxy.core.items import (
     texts_of,
 )
 from codex_proxy.core.json_values import UNREADABLE, objects_in
+
+MAX_DETAIL: Final = 256 << 10
+"""Maximum characters of a command, a diff, or what else an activity tells in full."""
+
+
+def cut_detail(text: str) -> str:
+    """Returns at most `MAX_DETAIL` characters of a text, and how many were cut."""
+    if len(text) <= MAX_DETAIL:
+        return text
+    return f"{text[:MAX_DETAIL]}\n[cut: {len(text) - MAX_DETAIL} characters]"
+
+
+def marked_lines(mark: str, text: str) -> str:
+    """Returns the lines of a text as a diff has them, each behind the mark. Only a line feed ends one."""
+    return "".join(f"{mark}{line}\n" for line in text.removesuffix("\n").split("\n")) if text else ""
+
 
 # --- custom tools -------------------------------------------------------------------------------
 

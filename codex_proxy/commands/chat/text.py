@@ -149,16 +149,16 @@ def folded(text: str, more: str, most: int = FOLDED_LINES) -> Iterator[str]:
 
 
 def diff_line(text: str, kind: str = "update") -> Text:
-    """Returns a line of a diff, or of a whole file that is added or deleted (`kind`)."""
+    """Returns a line of a diff, or of the text of a file that is added or deleted (`kind`)."""
     mark, style = _mark_and_style(text, kind)
     return line(mark + text, style)
 
 
 def _mark_and_style(text: str, kind: str) -> tuple[str, str]:
     """Returns what a line of a diff lacks at its beginning, and its style."""
-    sign = {"add": "+", "delete": "-"}.get(kind, text[:1])
-    style = {"+": "green", "-": "red", "@": "cyan"}.get(sign, "dim")
-    return sign if kind in ("add", "delete") and not text.startswith(sign) else "", style
+    lacking = {"add": "+", "delete": "-"}.get(kind, "")
+    style = {"+": "green", "-": "red", "@": "cyan"}.get(lacking or text[:1], "dim")
+    return lacking, style
 
 
 _CHANGE: Final = re.compile(r"(add|delete|update) (\S.*)")

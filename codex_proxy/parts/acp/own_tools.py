@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from codex_proxy.agents.shared.conversions import marked_lines
 from codex_proxy.core.events import ApprovalKind, ApprovalRequested
 from codex_proxy.core.items import TOOL_NAMES, ActionDetails, FileDiff, ToolName, ToolUse
 from codex_proxy.core.json_values import encode_json, object_at, objects_in, text_at
@@ -80,9 +81,16 @@ def _use(call: Update, details: ActionDetails, given: Mapping[str, Any], toolset
     if details.command:
         name, input = "bash", {"command": details.command}
     elif details.changes:
+        first, *others = details.changes
         name = "write" if all(each.kind == "add" for each in details.changes) else "edit"
-        changes = [{"file_path": each.path, "diff": each.diff} for each in details.changes]
-        input = changes[0] if len(changes) == 1 else {"changes": changes}
+        if others:
+            input = {
+                "changes": [
+                    {"file_path": each.path, "kind": each.kind, "diff": each.diff} for each in details.changes
+                ]
+            }
+        else:
+            input = {"file_path": first.path, "content" if name == "write" else "diff": first.diff}
     elif call.kind == "read" and _path(given):
         name, input = "read", {"file_path": _path(given)}
     elif call.kind == "fetch" and text_at(given, "url"):
@@ -121,8 +129,7 @@ def _changes(given: Mapping[str, Any], content: Any) -> tuple[FileDiff, ...]:
     changes = tuple(
         FileDiff(
             text_at(each, "path"),
-            "update" if isinstance(each.get("oldText"), str) else "add",
-            _lines("-", text_at(each, "oldText")) + _lines("+", text_at(each, "newText")),
+            *_kind_and_diff(each.get("oldText"), text_at(each, "newText")),
         )
         for each in found
         if text_at(each, "path")
@@ -133,5 +140,8 @@ def _changes(given: Mapping[str, Any], content: Any) -> tuple[FileDiff, ...]:
     return (FileDiff(path, diff=diff),) if path and diff else ()
 
 
-def _lines(mark: str, text: str) -> str:
-    return "".join(f"{mark}{line}\n" for line in text.splitlines())
+def _kind_and_diff(old: object, new: str) -> tuple[str, str]:
+    """Returns how a file is changed, and its diff: of one that is added its text, as Codex tells it."""
+    if isinstance(old, str):
+        return "update", marked_lines("-", old) + marked_lines("+", new)
+    return "add", new

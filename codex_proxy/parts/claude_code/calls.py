@@ -13,7 +13,13 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.dialect import MAX_UNANSWERED, TooMuchHeld
-from codex_proxy.agents.shared.conversions import WHOLE_OUTPUTS, custom_input, mcp_tool
+from codex_proxy.agents.shared.conversions import (
+    WHOLE_OUTPUTS,
+    custom_input,
+    cut_detail,
+    marked_lines,
+    mcp_tool,
+)
 from codex_proxy.agents.shared.tool_schemas import plain_parameters
 from codex_proxy.core.events import ApprovalKind, ApprovalRequested, ToolCallRequested
 from codex_proxy.core.items import ActionDetails, Activity, ActivityKind, FileDiff, PlanStep, Tool, plan_of
@@ -274,8 +280,7 @@ def _details(kind: ActivityKind, tool: str, said: str, input: msgspec.Raw | None
     if kind == "command":
         return ActionDetails(command=said)
     if kind == "file_change":
-        told = asked_details(tool, input, "") if input else None
-        return ActionDetails(changes=(FileDiff(said, diff=told.changes[0].diff if told else ""),))
+        return ActionDetails(changes=(_change(input) or FileDiff(said),))
     if kind == "plan":
         plan = _plan(input)
         return ActionDetails(plan=plan) if plan else None
@@ -327,17 +332,37 @@ def asked_details(tool: str, input: msgspec.Raw, cwd: str) -> ActionDetails | No
         command = given.get("command")
         return ActionDetails(command=command, cwd=cwd) if isinstance(command, str) and command else None
     if kind == "file_change":
-        path = given.pop("file_path", None) or given.pop("notebook_path", None)
-        return ActionDetails(changes=(FileDiff(path, diff=_diff(given)),)) if isinstance(path, str) else None
+        path, change = _path_and_change(given)
+        diff = _diff(change)
+        if diff is None:  # it is asked for as it is
+            diff = encode_json(change).decode()
+        return ActionDetails(changes=(FileDiff(path, diff=diff),)) if path else None
     if kind == "mcp_call":
         return _details(kind, tool, "", input)
     return None if kind == "question" else ActionDetails(tool=tool, arguments=bytes(input).decode())
 
 
-def _diff(change: dict[str, Any]) -> str:
-    """Returns the other arguments of a tool that changes a file: as removed and added lines, if they are texts."""
+def _change(input: msgspec.Raw | None) -> FileDiff | None:
+    """Returns the file that a call changes, and how, if these are lines; None if the arguments do not tell it."""
+    try:
+        path, change = _path_and_change(msgspec.json.decode(input or b"{}", type=dict[str, Any]))
+    except UNREADABLE:
+        return None
+    return FileDiff(path, diff=cut_detail(_diff(change) or "")) if path else None
+
+
+def _path_and_change(given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Returns the file that a call changes, empty if it is not told, and the other arguments."""
+    path = given.pop("file_path", None) or given.pop("notebook_path", None)
+    return path if isinstance(path, str) else "", given
+
+
+def _diff(change: dict[str, Any]) -> str | None:
+    """Returns the other arguments of a tool that changes a file as removed and added lines; None if they are not
+    texts.
+    """
     if change.keys() == {"content"} and isinstance(change["content"], str):
-        return _lines("+", change["content"])
+        return marked_lines("+", change["content"])
     old, new = change.get("old_string"), change.get("new_string")
     if (
         change.keys() <= {"old_string", "new_string", "replace_all"}
@@ -345,12 +370,8 @@ def _diff(change: dict[str, Any]) -> str:
         and isinstance(new, str)
     ):
         every = "every occurrence:\n" if change.get("replace_all") else ""
-        return f"{every}{_lines('-', old)}{_lines('+', new)}"
-    return encode_json(change).decode()
-
-
-def _lines(mark: str, text: str) -> str:
-    return "".join(f"{mark}{line}\n" for line in text.splitlines())
+        return f"{every}{marked_lines('-', old)}{marked_lines('+', new)}"
+    return None
 
 
 class _Block(msgspec.Struct, frozen=True):

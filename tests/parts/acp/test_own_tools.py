@@ -15,7 +15,7 @@ from codex_proxy.parts.acp.presets import PRESETS, Program
 
 WRITTEN = [{"type": "diff", "path": "/w/a", "oldText": None, "newText": "one\n"}]
 CHANGED = [{"type": "diff", "path": "/w/a", "oldText": "one", "newText": "two"}]
-ADDED = ActionDetails(changes=(FileDiff("/w/a", "add", "+one\n"),))
+ADDED = ActionDetails(changes=(FileDiff("/w/a", "add", "one\n"),))
 
 
 def asked(call: Update, *, confined: bool = False, **turn: Any) -> Any:
@@ -103,7 +103,7 @@ def test_without_a_sandbox_of_its_own_only_changes_of_files_are_confined(
         (Update(kind="execute", title="ls"), ("bash", '{"command":"ls"}', "always_ask")),
         (
             Update(kind="edit", content=WRITTEN),
-            ("write", '{"file_path":"/w/a","diff":"+one\\n"}', "always_allow"),
+            ("write", '{"file_path":"/w/a","content":"one\\n"}', "always_allow"),
         ),
         (
             Update(kind="edit", content=CHANGED),

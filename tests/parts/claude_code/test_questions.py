@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from codex_proxy.agents.dialect import Decision
+from codex_proxy.agents.shared.conversions import MAX_DETAIL
 from codex_proxy.core.events import ApprovalRequested
 from codex_proxy.core.items import ActionDetails, FileDiff
 from codex_proxy.core.turn import Sandbox
@@ -54,6 +55,30 @@ def test_the_item_of_a_change_has_its_diff() -> None:
     given = msgspec.Raw(json.dumps({"file_path": "/w/a", "old_string": "a", "new_string": "b"}).encode())
     assert activity("i", "Edit", given).details == ActionDetails(changes=(FileDiff("/w/a", diff="-a\n+b\n"),))
     assert activity("i", "Edit", None).details == ActionDetails(changes=(FileDiff(""),))
+
+
+@pytest.mark.parametrize(
+    ("given", "change"),
+    [
+        ({"query": "x", "file_path": f"/{'a' * 400}", "content": ""}, FileDiff(f"/{'a' * 400}")),
+        ({"command": "x", "file_path": "/w/a"}, FileDiff("/w/a")),
+        (
+            {"file_path": "/w/a", "content": "a\r\n\u2028\n\nb"},
+            FileDiff("/w/a", diff="+a\r\n+\u2028\n+\n+b\n"),
+        ),
+        (
+            {"file_path": "/w/a", "content": "x" * MAX_DETAIL},
+            FileDiff("/w/a", diff=f"+{'x' * (MAX_DETAIL - 1)}\n[cut: 2 characters]"),
+        ),
+        ({"notebook_path": "/w/a", "new_source": "x"}, FileDiff("/w/a")),
+    ],
+)
+def test_the_item_of_a_change_names_the_file_and_has_no_other_text_than_its_lines(
+    given: Any, change: FileDiff
+) -> None:
+    assert activity("i", "Write", msgspec.Raw(json.dumps(given).encode())).details == ActionDetails(
+        changes=(change,)
+    )
 
 
 def test_only_where_the_client_is_asked_edits_are_asked_for() -> None:
