@@ -163,15 +163,11 @@ def _waits(waits: Waits, _: LogOf, __: object) -> Any:
     return "session.status_idle", stop_reason("requires_action", event_ids=ids)
 
 
-def _rest(failed: bool) -> dict[str, Any]:
-    return stop_reason("retries_exhausted" if failed else "end_turn")
-
-
-def _rested(rested: Rested, _: LogOf, __: object) -> Any:
+def _rest(rested: Rested | ThreadRested) -> dict[str, Any]:
     if not rested.refused:
-        return "session.status_idle", _rest(rested.failed)
+        return stop_reason("retries_exhausted" if rested.failed else "end_turn")
     details = {"type": "refusal", "category": None, "explanation": None}
-    return "session.status_idle", stop_reason("refusal") | {"stop_details": details}
+    return stop_reason("refusal") | {"stop_details": details}
 
 
 def _failed(failed: Failed, _: LogOf, __: object) -> Any:
@@ -288,7 +284,7 @@ def of_thread(subagent: str) -> dict[str, str]:
 
 def _thread(kind: str, **more: Any) -> Callable[[Any, LogOf, object], Any]:
     def render(each: ThreadOpened | ThreadRunning | ThreadRested, log: LogOf, _: object) -> Any:
-        rest = _rest(each.failed) if isinstance(each, ThreadRested) else {}
+        rest = _rest(each) if isinstance(each, ThreadRested) else {}
         names = {"session_thread_id": thread_id(each.subagent), "agent_name": each.name or log.agent}
         return f"session.thread_{kind}", {**names, **rest, **more}
 
@@ -318,7 +314,7 @@ _RENDERERS: Final[Mapping[type, Callable[[Any, LogOf, Mapping[str, Entry]], Any]
     Said: _said,
     Running: _plain("session.status_running"),
     Waits: _waits,
-    Rested: _rested,
+    Rested: lambda rested, _, __: ("session.status_idle", _rest(rested)),
     Failed: _failed,
     StepBegan: _plain("span.model_request_start"),
     StepEnded: _step_ended,

@@ -129,7 +129,7 @@ def past_of(
         # A call comes again with its result.
         copies = {entry.id: entry for entry in _copies(renderer, group)}
         logged += [each for each in renderer.events if isinstance(each, LOGGED)]
-        logged.append(Rested(log.number(), turn.error is not None))
+        logged.append(Rested(log.number(), turn.error is not None, turn.refused))
         past.turns.append(replace(turn, items=renderer.items, outputs=renderer.outputs))
         past.entries.extend(copies.values())
     return past._replace(page=log.page(logged, now) if logged else None)

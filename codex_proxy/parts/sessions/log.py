@@ -147,9 +147,12 @@ class ThreadRunning(_Logged, tag="thread_running", frozen=True):
 
 
 class ThreadRested(_Logged, tag="thread_rested", frozen=True):
+    """As `Rested`, of a subagent."""
+
     subagent: str
     name: str = ""
     failed: bool = False
+    refused: bool = False
 
 
 class Told(_Logged, tag="told", frozen=True):

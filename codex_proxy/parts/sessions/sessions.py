@@ -211,6 +211,8 @@ class SessionTurn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     started_at: int | None = None
     completed_at: int | None = None
     error: TurnError | None = None
+    refused: bool = False
+    """Whether the model has refused to go on."""
     usage: Usage | None = None
     before: str = ""
     """The id of the session's last item before the turn's first; empty if there is none."""

@@ -67,7 +67,7 @@ from codex_proxy.parts.sessions.subagents import (
     SubagentRecord,
     Subagents,
 )
-from codex_proxy.parts.sessions.turn_errors import outcome_of, turn_elsewhere
+from codex_proxy.parts.sessions.turn_errors import is_refusal, outcome_of, turn_elsewhere
 
 MAX_QUEUED: Final = 100
 """Maximum batches of messages that wait in a session."""
@@ -114,7 +114,7 @@ class SessionState:
         self._rest_told = turn is None and not session.queued
         """Whether readers know that no turn goes on."""
         self._failed = self._refused = False
-        """Whether the last turn has failed."""
+        """Whether the last turn has failed, and whether its model has refused to go on."""
         self._agent = self._made_with = self._folder = ""
         self.rules_apply = True
         """Whether the session's rules answer questions: whose key lost the right to answer has none."""
@@ -387,9 +387,8 @@ class SessionState:
         self._set(actions=self._without(*self.session.open_asks))
         usage = self.turn.usage_with(usage)
         called, self._called = self._called, False
-        self._set_turn(runs=self.turn.runs + 1, usage=usage)
+        self._set_turn(runs=self.turn.runs + 1, usage=usage, refused=is_refusal(ended))
         status, error = outcome_of(ended)
-        self._refused = error is None and ended.stop == Stop.CONTENT_FILTER
         if status != "completed" or ended.stop not in (Stop.TOOL_CALLS, Stop.FUNCTION_CALL) or not called:
             self._end_turn(status, error, usage, now)
         elif self.session.open_calls:
@@ -401,7 +400,6 @@ class SessionState:
     def fail(self, error: TurnError, now: int) -> None:
         """Ends the turn as failed, for a reason of this server."""
         self._end_open_items(failed=True)
-        self._refused = False
         self._end_turn("failed", error, None, now)
 
     def settle(self, now: int, *, may_begin: bool = True) -> None:
@@ -454,7 +452,7 @@ class SessionState:
             usage_known=session.usage_known and usage is not None,
         )
         self._tell_turn(status, usage=usage_object(usage))
-        self._failed = error is not None
+        self._failed, self._refused = error is not None, self.turn is not None and self.turn.refused
         if error is not None:
             self._told.append(error_event(session.id, error.code, error.message))
             self._told.append(Failed(self._log.number(), error.code, error.message))

@@ -47,7 +47,7 @@ from codex_proxy.parts.sessions.sessions import (
     Subagent,
     UserMessage,
 )
-from codex_proxy.parts.sessions.turn_errors import outcome_of
+from codex_proxy.parts.sessions.turn_errors import is_refusal, outcome_of
 from codex_proxy.surfaces.answers.renderer import Count
 
 MAX_KEPT: Final = 100
@@ -327,8 +327,9 @@ class Subagents:
             said = renderer.said
             self._entries[said.id] = SubagentEntry(subagent.id, said)  # what is logged names it
             self._note_message(subagent, said.id, to_parent=True)
-        self._note(subagent, ThreadRested, failed=error is not None)
-        self._set_turn(subagent, status=status, error=error, completed_at=now)
+        refused = is_refusal(ended)
+        self._note(subagent, ThreadRested, failed=error is not None, refused=refused)
+        self._set_turn(subagent, status=status, error=error, refused=refused, completed_at=now)
         self._set(replace(self._known[subagent.own_id], turn=None))
         self._renderers.pop(subagent.own_id, None)
 

@@ -68,6 +68,11 @@ def outcome_of(ended: TurnEnded) -> tuple[TurnStatus, TurnError | None]:
     return "cancelled" if ended.stop == Stop.INTERRUPTED else "completed", None
 
 
+def is_refusal(ended: TurnEnded) -> bool:
+    """Whether the model has refused to go on."""
+    return ended.failure is None and ended.stop == Stop.CONTENT_FILTER
+
+
 _ELSEWHERE: Final[Mapping[str, TurnStatus]] = {Stop.STOP: "completed", Stop.INTERRUPTED: "cancelled"}
 """The status of a turn that another program has run, by its end; others have failed."""
 _FAILED_ELSEWHERE: Final = TurnError("internal_error", "The turn failed in the program that ran it.")

@@ -24,6 +24,7 @@ from tests.parts.managed_agents.following import (
     result,
     said,
 )
+from tests.parts.sessions.driving import AgentsClient
 from tests.parts.sessions.test_scenarios import SCENARIOS
 
 
@@ -203,6 +204,9 @@ async def test_an_answer_that_the_model_refuses_to_go_on_with_ends_the_turn_as_a
         ended = (await client.turn(id, message("[[fake:content_filter]]")))[-1]
         assert ended["stop_reason"] == {"type": "refusal"}
         assert ended["stop_details"] == {"type": "refusal", "category": None, "explanation": None}
+        fork = await AgentsClient(proxy).post(f"/sessions/{id}/fork", {})
+        copied = (await client.events(fork["id"]))[-1]
+        assert copied["stop_reason"] == {"type": "refusal"}
         after = await client.turn(id, message("[[fake:text say=Hi.]]"))
         assert (after[-1]["stop_reason"], after[-1]["stop_details"]) == ({"type": "end_turn"}, None)
 
