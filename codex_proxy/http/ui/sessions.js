@@ -108,7 +108,9 @@ async function makePane(signal) {
 
   function open(id) {
     const nothingToChoose = !current.id && !first.data.length;
-    element.classList.toggle("chosen", nothingToChoose || location.hash.includes("/"));
+    // Without a session a narrow window begins with a new one, whose address leads back to the list.
+    if (nothingToChoose && !location.hash.includes("/")) history.replaceState(null, "", `#sessions/${NEW}`);
+    element.classList.toggle("chosen", location.hash.includes("/"));
     if (id === current.id) return requestAnimationFrame(() => current.talk?.restore());
     current.talk?.close();
     const ready = watch(id === NEW ? "" : id);

@@ -576,6 +576,12 @@ async def test_on_a_phone_a_new_user_sees_a_conversation_first_and_later_the_lis
     async with page_server(tmp_path) as proxy, open_page(browser, proxy, viewport=view) as page:
         await expect(page.get_by_text("What shall the agent do?")).to_be_visible()
         await expect(page.get_by_text("There is no session yet.")).to_be_hidden()
+        await page.goto(f"{proxy.url}/#sessions")
+        await page.reload()
+        await expect(page.get_by_text("What shall the agent do?")).to_be_visible()
+        await page.locator(".back").click()
+        await expect(page.get_by_text("There is no session yet.")).to_be_visible()
+        await page.get_by_role("link", name="New session").click()
         await begin(page)
         await ended(page)
         await say(page, HANGS)
