@@ -81,6 +81,7 @@ SHORT_OF_SNAPSHOTS: Final = (
     ),
     *("GET /agents/sessions/{id}/patch", "GET /agents/sessions/{id}/artifacts/{artifact_id}"),
     "GET /agents/sessions/{id}/artifacts/{artifact_id}/content",
+    *("GET /turns", "GET /turns/{turn_id}/changes", "POST /turns/{turn_id}/revert"),
 )
 HAS_SNAPSHOTS: Final = not absent_part("settings", "snapshots")
 
