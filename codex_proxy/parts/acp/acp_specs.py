@@ -11,7 +11,6 @@ from codex_proxy.parts.acp.presets import (
     CODEX_ACP,
     COPILOT,
     GEMINI,
-    KILO,
     KIMI,
     OPENCODE,
     QWEN,
@@ -40,7 +39,6 @@ COPILOT_SPEC: Final = _spec(COPILOT, "GitHub Copilot CLI, by `copilot --acp`")
 CLAUDE_ACP_SPEC: Final = _spec(CLAUDE_ACP, "Claude Code, by its ACP adapter `claude-agent-acp`")
 CODEX_ACP_SPEC: Final = _spec(CODEX_ACP, "Codex, by its ACP adapter `codex-acp`")
 KIMI_SPEC: Final = _spec(KIMI, "Kimi Code, by `kimi acp`")
-KILO_SPEC: Final = _spec(KILO, "Kilo, by `kilo acp`")
 ACP_SPEC: Final = _spec(
     AcpPreset(name="acp", title="The agent", argv=()),
     "any program that speaks the Agent Client Protocol, as `--agent-command` names it",
