@@ -102,9 +102,9 @@ class Agent(Protocol):
         and the turn `known`, oldest first; empty if the agent cannot tell. Raises `Fault`.
         """
 
-    async def fork_session(self, id: str, workdir: str) -> str:
-        """Has the agent copy a session that it has stored and on which no turn goes on, as one of the folder `workdir`.
-        Returns the copy's id; empty if the agent cannot copy it. Raises `Fault`.
+    async def fork_session(self, id: str, turn: Turn) -> str:
+        """Has the agent copy a session that it has stored and on which no turn goes on, where it would run `turn`: in
+        its folder and sandbox. Returns the copy's id; empty if the agent cannot copy it. Raises `Fault`.
         """
 
     async def delete_session(self, id: str) -> None:
@@ -159,7 +159,7 @@ class AgentBase:
     async def turns_elsewhere(self, id: str, conversation: str, known: str) -> tuple[TurnElsewhere, ...]:
         return ()
 
-    async def fork_session(self, id: str, workdir: str) -> str:
+    async def fork_session(self, id: str, turn: Turn) -> str:
         return ""
 
     async def delete_session(self, id: str) -> None: ...
@@ -222,8 +222,8 @@ class AgentInFront(ABC):
     async def turns_elsewhere(self, id: str, conversation: str, known: str) -> tuple[TurnElsewhere, ...]:
         return () if self._agent is None else await self._agent.turns_elsewhere(id, conversation, known)
 
-    async def fork_session(self, id: str, workdir: str) -> str:
-        return "" if self._agent is None else await self._agent.fork_session(id, workdir)
+    async def fork_session(self, id: str, turn: Turn) -> str:
+        return "" if self._agent is None else await self._agent.fork_session(id, turn)
 
     async def delete_session(self, id: str) -> None:
         if self._agent is not None:

@@ -221,14 +221,14 @@ class RunServices:
             log.warning("agent_session_not_read", agent=agent, reason=type(error).__name__)
         return ()
 
-    async def fork_stored(self, agent: str, id: str, folder: str) -> str:
-        """Has an agent copy a session that it has stored (`Agent.fork_session`). Returns the copy's id; empty where the
-        agent cannot, which is logged.
+    async def fork_stored(self, agent: str, id: str, turn: Turn) -> str:
+        """Has an agent copy a session that it has stored, for `turn` (`Agent.fork_session`). Returns the copy's id;
+        empty where the agent cannot, which is logged.
         """
         try:
             for each in all_agents(self.agent):
                 if each.name == agent:
-                    return await each.fork_session(id, folder)
+                    return await each.fork_session(id, turn)
         except (Fault, OSError) as error:
             log.warning("agent_session_not_forked", agent=agent, reason=type(error).__name__)
         return ""

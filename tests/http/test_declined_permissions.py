@@ -57,6 +57,15 @@ async def test_a_stream_says_in_its_head_what_is_known_and_else_at_its_end(tmp_p
             assert len(comments) == (1 if kinds != head else 0), answer.text
 
 
+async def test_a_streamed_response_in_the_background_goes_on_where_something_was_declined(
+    tmp_path: Path,
+) -> None:
+    async with fake_proxy(tmp_path, fake_dialect="app-server") as proxy:
+        body = {"model": "codex-5", "input": "[[fake:approval]]", "stream": True, "background": True}
+        answer = await proxy.send("POST", "/v1/responses", body, headers=AGENT)
+        assert '"response.completed"' in answer.text
+
+
 async def test_the_last_event_of_a_websocket_says_what_was_declined(tmp_path: Path) -> None:
     async with (
         fake_proxy(tmp_path, fake_dialect="app-server") as proxy,

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from codex_proxy.core.faults import bad_request
+from codex_proxy.core.turn import Turn
 from codex_proxy.parts.sessions.service import Sessions
 from codex_proxy.runs.services import RunServices
 from tests.http.serving import fake_proxy
@@ -174,10 +175,12 @@ async def test_a_fork_has_nothing_of_a_turn_that_comes_while_the_program_copies_
         id = await new_session(client, tmp_path)
         await history_of(client, id, "one")
         fork_stored = RunServices.fork_stored
+        copied: list[tuple[str, str, str]] = []
 
-        async def late(services: RunServices, agent: str, thread: str, folder: str) -> str:
+        async def late(services: RunServices, agent: str, thread: str, turn: Turn) -> str:
+            copied.append((turn.workdir, turn.sandbox, turn.owner))
             await history_of(client, id, "two")
-            return await fork_stored(services, agent, thread, folder)
+            return await fork_stored(services, agent, thread, turn)
 
         monkeypatch.setattr(RunServices, "fork_stored", late)
         fork = (await client.post(f"/sessions/{id}/fork", {}))["id"]
@@ -185,6 +188,7 @@ async def test_a_fork_has_nothing_of_a_turn_that_comes_while_the_program_copies_
         [told] = await history_of(client, fork, "three")
         assert "one" in told
         assert "two" not in told
+        assert copied == [(str(tmp_path), "read-only", "local")]
 
 
 async def test_a_fork_that_cannot_be_stored_leaves_no_session_of_the_program(

@@ -291,12 +291,14 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
             message = f"No port is available for the client's tools ({error.strerror})."
             raise Fault.of(FaultKind.UNAVAILABLE, message, retry_after=5) from error
 
-    async def fork_session(self, id: str, workdir: str) -> str:
+    async def fork_session(self, id: str, turn: Turn) -> str:
         preset = self._launch.preset
         if not self._launch.program(self._declared).forks_stored:
             return ""
-        transport = await self.pool.acquire(self._scope, open_transport)
-        params = {"sessionId": id, **new_session(workdir, (), preset.session_meta)}
+        # The program may read the folder's own settings already: so in the process and sandbox of the turn.
+        scope = self._launch.scope_of(turn.workdir, turn.sandbox, turn.owner)
+        transport = await self.pool.acquire(scope, open_transport)
+        params = {"sessionId": id, **new_session(turn.workdir, (), preset.session_meta)}
         answer = await ask_program(transport, "session/fork", params)
         if answer.error is not None:
             reason = failure_of_error(answer.error, preset).unquoted

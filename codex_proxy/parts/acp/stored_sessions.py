@@ -37,6 +37,9 @@ async def ask_program(
             message = await answer.message
         finished = True
         return message
+    except asyncio.CancelledError:
+        finished = True  # as below
+        raise
     except TimeoutError:
         finished = True  # a late answer is dropped with the channel, and other clients' turns go on
         text = f"The agent did not answer within {REQUEST_SECONDS:g} s. Try again."

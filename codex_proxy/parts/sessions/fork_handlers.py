@@ -114,8 +114,17 @@ async def _fork(request: web.Request, given: wire.ForkBody, asked: Creation) -> 
     if given.folder is None:
         shares = request.app.get(WORKTREES)
         shared = [] if shares is None else await shares.of_fork(owner, source.id, fork.id)
-        async with _copy_of(sessions, owner, source, fork, seen) as thread:
-            return await _create(request, fork, turns, entries, asked, more=shared, thread=thread)
+        created = fork
+
+        async def copy_and_create() -> None:
+            nonlocal created
+            async with _copy_of(sessions, owner, source, fork, seen) as thread:
+                created = await _create(request, fork, turns, entries, asked, more=shared, thread=thread)
+
+        await sessions.run(
+            copy_and_create()
+        )  # to the end, though the client leaves: the copy belongs to the fork
+        return created
     if files is None:
         raise wire.refuse(NO_FILES, "folder")
     await sessions.turn_requests.check_settings(owner, fork)  # before anything is written
@@ -132,10 +141,11 @@ async def _copy_of(
     deleted if the block fails.
     """
     services, copy = sessions.responses.runs.services, None
-    folder = source.environment.get("workspace_directory")
-    if seen is not None and folder is not None:
-        await sessions.turn_requests.check_settings(owner, fork)  # before the agent stores anything
-        id = await services.fork_stored(seen.agent, seen.id, folder)
+    if seen is not None and source.environment.get("workspace_directory") is not None:
+        prepared = await sessions.turn_requests.check_settings(
+            owner, fork
+        )  # before the agent stores anything
+        id = await services.fork_stored(seen.agent, seen.id, replace(prepared.turn, owner=owner))
         copy = replace(seen, id=id) if id else None
     try:
         if copy is not None:

@@ -155,7 +155,7 @@ class GitDirectory:
         """Sets refs (`refs/...`) to objects; None removes one. Locks on them that a killed server has left are
         removed.
         """
-        for name in refs:
+        for name in (*refs, "packed-refs"):
             (self.path / f"{name}.lock").unlink(missing_ok=True)
         lines = [
             f"delete {name}\n" if object is None else f"update {name} {object}\n"
@@ -190,7 +190,7 @@ class GitDirectory:
 
     def pack_refs(self) -> None:
         """Makes one file of all refs."""
-        for left in self.path.glob("refs/**/*.lock"):
+        for left in (*self.path.glob("refs/**/*.lock"), self.path / "packed-refs.lock"):
             left.unlink(missing_ok=True)
         self.run("pack-refs", "--all")
 

@@ -40,6 +40,7 @@ _MOST_OF_AN_ERROR: Final = 16 << 10
 _MAY_BE_ERROR: Final = re.compile(
     rb'\s*[{\[].{0,200}?"(?:errors?|detail|message|msg|error_msg|base_resp)"', re.DOTALL
 )
+_RESULTS: Final = ("data", "results", "text", "output", "embeddings", "images", "choices")
 _LAST_EVENT: Final = re.compile(rb'"(?:finish_reason|error)"\s{0,9}:\s{0,9}["{]|[\r\n]data:\s{0,9}\[DONE\]')
 """Matches what ends a stream of completions: in a model's text quotes and line ends have a backslash."""
 _MAX_MARK: Final = 64
@@ -128,8 +129,10 @@ class UpstreamAnswer:
         while self._end is None and self._held < _MOST_OF_AN_ERROR:
             await self._next()
         event = decode_event(b"".join(self._chunks), "chunk")
-        is_found = event.kind == "chunk" and is_error(event.value)
-        return errors.of_event(event.value) if is_found else None
+        # A `message` beside a result says that it went well.
+        if event.kind != "chunk" or any(map(event.value.get, _RESULTS)) or not is_error(event.value):
+            return None
+        return errors.of_event(event.value)
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yields the answer. Raises `Fault` if it breaks off, and the error of reading the client's body."""

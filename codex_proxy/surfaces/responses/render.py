@@ -13,6 +13,7 @@ import msgspec
 from codex_proxy.core.events import (
     AnnotationAdded,
     AnswerDetails,
+    ApprovalRequested,
     ArgumentsDelta,
     Event,
     HostedEvent,
@@ -84,7 +85,7 @@ class _RawReasoning(msgspec.Struct, frozen=True):
     encrypted_content: str | None = None
 
 
-_RENDERED: Final = frozenset({*HANDLERS, TextDelta})
+_RENDERED: Final = frozenset({*HANDLERS, TextDelta}) - {ApprovalRequested}  # which this API does not show
 _OF_THE_TURN: Final = frozenset({UsageReported, StepCompleted, TurnEnded})
 
 

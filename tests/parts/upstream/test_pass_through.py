@@ -235,6 +235,7 @@ async def test_a_failed_request_is_retried_before_the_answer_begins_and_its_erro
         ({"object": "error", "message": "Too long.", "code": 400}, 400, "Too long."),
         ({"data": None, "base_resp": {"status_code": 1002, "status_msg": "Slow down."}}, 502, "Slow down."),
         ({**EMBEDDINGS_ANSWER, "error": None}, 200, '"error"'),
+        ({"code": 0, "message": "success", "data": [1]}, 200, "success"),
     ],
 )
 async def test_an_error_with_the_status_200_is_told_as_one(
