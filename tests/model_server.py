@@ -269,6 +269,7 @@ async def raw_upstream(talk: Talk, listing: Talk | None = None) -> AsyncIterator
         server.close()
         for writer in open_writers:
             writer.transport.abort()
+        await asyncio.sleep(0)  # what was closed or aborted just now is gone before the loop is
 
 
 class Model:

@@ -68,9 +68,9 @@ async def list_kept_turns(request: web.Request) -> web.Response:
     With `request_id` those of this request, among the newest 1,000.
     """
     keeper, (sessions, owner) = request.app.get(KEEPER), sessions_at(request)
+    asked, wanted = page_in(request), request.query.get("request_id")
     if keeper is None:
         return json_response(list_object([], has_more=False))
-    asked, wanted = page_in(request), request.query.get("request_id")
     page = replace(asked, after=asked.after and record_id(asked.after))
     if wanted is not None:
         page = PageRequest(MAX_SEARCHED, "desc")
