@@ -36,6 +36,11 @@ WAYS: dict[str, dict[str, Any]] = {
 started anew."""
 
 
+def of_part(kind: str) -> list[pytest.MarkDecorator]:
+    """The marks of what answers only with a part: sessions."""
+    return [pytest.mark.part("sessions")] if kind == "agents" else []
+
+
 def is_conversation(kind: str, file: str) -> bool:
     return len(transcript(kind, file).get("exchanges", ())) > 1
 
@@ -56,7 +61,10 @@ def fingerprints() -> dict[str, str]:
     [
         pytest.param(
             *(kind, file, way),
-            marks=[pytest.mark.exhaustive] if file.startswith("proto/") and way == "restarted" else [],
+            marks=[
+                *of_part(kind),
+                *([pytest.mark.exhaustive] if file.startswith("proto/") and way == "restarted" else []),
+            ],
         )
         for kind, file in ALL
         for way in (WAYS if is_conversation(kind, file) else ["kept"])
@@ -98,7 +106,8 @@ def test_the_manifest_names_every_transcript_with_the_digest_of_its_content(kind
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    "kind", ["ollama", *(pytest.param(kind, marks=pytest.mark.exhaustive) for kind in KINDS)]
+    "kind",
+    ["ollama", *(pytest.param(kind, marks=[pytest.mark.exhaustive, *of_part(kind)]) for kind in KINDS)],
 )
 async def test_regenerating_gives_no_difference_except_metadata_and_touches_nothing_committed(
     kind: str, tmp_path: Path
