@@ -121,9 +121,8 @@ async def _fork(request: web.Request, given: wire.ForkBody, asked: Creation) -> 
             async with _copy_of(sessions, owner, source, fork, seen) as thread:
                 created = await _create(request, fork, turns, entries, asked, more=shared, thread=thread)
 
-        await sessions.run(
-            copy_and_create()
-        )  # to the end, though the client leaves: the copy belongs to the fork
+        # To the end, though the client leaves: the copy belongs to the fork.
+        await sessions.run(copy_and_create())
         return created
     if files is None:
         raise wire.refuse(NO_FILES, "folder")
@@ -142,9 +141,8 @@ async def _copy_of(
     """
     services, copy = sessions.responses.runs.services, None
     if seen is not None and source.environment.get("workspace_directory") is not None:
-        prepared = await sessions.turn_requests.check_settings(
-            owner, fork
-        )  # before the agent stores anything
+        # Checked before the agent stores anything.
+        prepared = await sessions.turn_requests.check_settings(owner, fork)
         id = await services.fork_stored(seen.agent, seen.id, replace(prepared.turn, owner=owner))
         copy = replace(seen, id=id) if id else None
     try:

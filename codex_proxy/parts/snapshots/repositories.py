@@ -145,7 +145,7 @@ def _commit_to_branch(
 
 def can_take_branches(program: str, folder: str) -> bool:
     """Whether a folder is the root of a repository of which git can read the configuration and take objects here."""
-    path = Path(folder) / ".git"
+    path = _git_of(folder)
     try:
         return path.is_dir() and _names_as_here(GitDirectory(program, path))
     except (GitError, OSError):

@@ -13,7 +13,6 @@ import msgspec
 from codex_proxy.core.events import (
     AnnotationAdded,
     AnswerDetails,
-    ApprovalRequested,
     ArgumentsDelta,
     Event,
     HostedEvent,
@@ -41,7 +40,6 @@ from codex_proxy.core.items import (
     ToolCall,
 )
 from codex_proxy.surfaces.answers.renderer import (
-    HANDLERS,
     Renderer,
     RenderOptions,
     SerialOutput,
@@ -85,7 +83,6 @@ class _RawReasoning(msgspec.Struct, frozen=True):
     encrypted_content: str | None = None
 
 
-_RENDERED: Final = frozenset({*HANDLERS, TextDelta}) - {ApprovalRequested}  # which this API does not show
 _OF_THE_TURN: Final = frozenset({UsageReported, StepCompleted, TurnEnded})
 
 
@@ -166,7 +163,7 @@ class ResponsesRenderer(Renderer):
 
     def _to_keep(self, event: Event) -> Event | None:
         kind = type(event)
-        if kind not in _RENDERED:
+        if kind not in self._handlers and kind is not TextDelta:
             return None
         if isinstance(event, RawItem):
             if event.type != "reasoning" or not self._encrypted:

@@ -20,6 +20,16 @@ def hosted(folder: Path, **more: Any) -> dict[str, Any]:
     }
 
 
+def assert_failed_for_its_folder(events: list[dict[str, Any]]) -> None:
+    """These events of a turn end with its failure, which names the session's folder."""
+    assert [event["type"] for event in events][-3:] == [
+        "agent.session.turn.failed",
+        "error",
+        "agent.session.idle",
+    ]
+    assert "workspace_directory" in events[-2]["error"]["message"]
+
+
 async def test_a_session_of_a_folder_may_begin_without_input(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path) as proxy:
         client = AgentsClient(proxy)
@@ -121,12 +131,7 @@ async def test_a_folder_that_is_gone_fails_the_next_turn_and_not_the_session(tmp
         session = await client.post("/sessions", hosted(folder))
         folder.rmdir()
         events = await client.turn(session["id"], message("Hello."))
-        assert [event["type"] for event in events][-3:] == [
-            "agent.session.turn.failed",
-            "error",
-            "agent.session.idle",
-        ]
-        assert "workspace_directory" in events[-2]["error"]["message"]
+        assert_failed_for_its_folder(events)
         folder.mkdir()
         events = await client.turn(session["id"], message("Hello."))
         assert events[-2]["type"] == "agent.session.turn.completed"
@@ -144,12 +149,7 @@ async def test_a_folder_that_became_a_link_to_another_place_fails_the_next_turn_
         folder.rmdir()
         folder.symlink_to(elsewhere)
         events = await client.turn(id, message("[[fake:work]]"))
-        assert [event["type"] for event in events][-3:] == [
-            "agent.session.turn.failed",
-            "error",
-            "agent.session.idle",
-        ]
-        assert "workspace_directory" in events[-2]["error"]["message"]
+        assert_failed_for_its_folder(events)
         folder.unlink()
         folder.mkdir()
         events = await client.turn(id, message("Hello."))

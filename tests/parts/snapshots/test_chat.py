@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.commands.chatting import terminal
+from tests.commands.chatting import Terminal, terminal
 from tests.commands.codexes import environment
 from tests.http.serving import Proxy
 from tests.parts.snapshots.working import Worker, snapshot_proxy
@@ -47,44 +49,46 @@ async def test_a_person_sees_what_a_turn_has_done_and_takes_it_back(tmp_path: Pa
             assert (folder / "a").read_text() == "one\ntwo\n"
 
 
-async def test_a_copy_gets_the_files_of_then_in_a_folder_of_its_own(tmp_path: Path) -> None:
-    async with snapshot_proxy(tmp_path) as (client, folder):
+@asynccontextmanager
+async def after_two_turns(home: Path) -> AsyncIterator[tuple[Terminal, Path]]:
+    """A terminal in a session whose two turns have written the file `a`, and its folder."""
+    async with snapshot_proxy(home) as (client, folder):
         worker = Worker(client, folder)
         await worker.turn(lambda: (folder / "a").write_text("first"))
         await worker.turn(lambda: (folder / "a").write_text("second"))
         async with terminal(client.proxy.url, folder, "--resume", worker.session) as chat:
             await chat.shows("[[fake:tool_call]]", times=2)
-            chat.type("/fork 1 copy")
-            await chat.shows(f"It works in {folder / 'copy'}")
-            assert (folder / "copy" / "a").read_text() == "first"
-            chat.press("\x15")  # the message that was left out
-            chat.type("/patch its.patch")
-            await chat.shows("Written to ")
-            assert "+first" in (folder / "its.patch").read_text()
-            chat.type("/patch its.patch")
-            await chat.shows("cannot be written: File exists.")
+            yield chat, folder
+
+
+async def test_a_copy_gets_the_files_of_then_in_a_folder_of_its_own(tmp_path: Path) -> None:
+    async with after_two_turns(tmp_path) as (chat, folder):
+        chat.type("/fork 1 copy")
+        await chat.shows(f"It works in {folder / 'copy'}")
+        assert (folder / "copy" / "a").read_text() == "first"
+        chat.press("\x15")  # the message that was left out
+        chat.type("/patch its.patch")
+        await chat.shows("Written to ")
+        assert "+first" in (folder / "its.patch").read_text()
+        chat.type("/patch its.patch")
+        await chat.shows("cannot be written: File exists.")
 
 
 async def test_a_copy_in_a_worktree_is_merged_at_the_terminal(tmp_path: Path) -> None:
-    async with snapshot_proxy(tmp_path) as (client, folder):
-        worker = Worker(client, folder)
-        await worker.turn(lambda: (folder / "a").write_text("first"))
-        await worker.turn(lambda: (folder / "a").write_text("second"))
-        async with terminal(client.proxy.url, folder, "--resume", worker.session) as chat:
-            await chat.shows("[[fake:tool_call]]", times=2)
-            chat.type("/fork 1 --worktre")
-            await chat.shows("then a folder or --worktree.")
-            chat.type("/fork 1 --worktree")
-            await chat.shows("It works in a worktree")
-            [copy] = tmp_path.glob("state-worktrees/*/*/*/a")
-            assert copy.read_text() == "first"
-            chat.press("\x15")  # the message that was left out
-            (copy.parent / "b").write_text("2")
-            chat.type("/merge")
-            await chat.shows("Merge? y or nothing")
-            chat.type("y")
-            await eventually((folder / "b").exists)
-            assert (folder / "a").read_text() == "second"
+    async with after_two_turns(tmp_path) as (chat, folder):
+        chat.type("/fork 1 --worktre")
+        await chat.shows("then a folder or --worktree.")
+        chat.type("/fork 1 --worktree")
+        await chat.shows("It works in a worktree")
+        [copy] = tmp_path.glob("state-worktrees/*/*/*/a")
+        assert copy.read_text() == "first"
+        chat.press("\x15")  # the message that was left out
+        (copy.parent / "b").write_text("2")
+        chat.type("/merge")
+        await chat.shows("Merge? y or nothing")
+        chat.type("y")
+        await eventually((folder / "b").exists)
+        assert (folder / "a").read_text() == "second"
 
 
 async def test_without_snapshots_the_terminal_says_how_to_have_them(tmp_path: Path) -> None:

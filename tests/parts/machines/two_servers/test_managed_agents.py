@@ -138,13 +138,18 @@ async def test_one_name_at_both_servers_at_once_names_one_environment(clients: C
     assert sorted(answer.status for answer in await asyncio.gather(*asked)) == [200, 409, 409]
 
 
+async def path_of_new(client: ManagedClient, kind: str) -> str:
+    """Makes an object of a kind; returns its path."""
+    made = {"environments": client.environment, "agents": client.new_agent, "sessions": client.new_session}
+    return f"/{kind}/{await made[kind]()}"
+
+
 @pytest.mark.parametrize("kind", ["environments", "agents", "sessions"])
 async def test_patches_of_metadata_at_both_servers_at_once_keep_each_other(
     clients: Clients, kind: str
 ) -> None:
     one, two = clients
-    made = {"environments": one.environment, "agents": one.new_agent, "sessions": one.new_session}
-    path = f"/{kind}/{await made[kind]()}"
+    path = await path_of_new(one, kind)
     for letter in "abc":
         names = [f"{letter}{number}" for number in range(4)]
         answers = await at_both(clients, path, *({"metadata": {name: "1"}} for name in names))
@@ -159,8 +164,7 @@ async def test_patches_at_both_servers_at_once_do_not_pass_the_limit_of_metadata
     clients: Clients, kind: str
 ) -> None:
     one, two = clients
-    made = {"environments": one.environment, "agents": one.new_agent, "sessions": one.new_session}
-    path = f"/{kind}/{await made[kind]()}"
+    path = await path_of_new(one, kind)
     await one.well("POST", path, {"metadata": {f"a{number}": "1" for number in range(10)}})
     patches = [{f"{letter}{number}": "1" for number in range(5)} for letter in "bcde"]
     answers = await at_both(clients, path, *({"metadata": patch} for patch in patches))
