@@ -39,6 +39,7 @@ from codex_proxy.parts.managed_agents.pages import (
 from codex_proxy.parts.managed_agents.serving import check_served
 from codex_proxy.parts.sessions.agents import StoredAgent
 from codex_proxy.parts.sessions.records import AGENT, AGENT_VERSION, agent_record, not_found, version_id
+from codex_proxy.parts.sessions.request_values import id_in
 from codex_proxy.parts.sessions.service import SESSIONS, Sessions
 from codex_proxy.parts.sessions.versions import change_agent
 from codex_proxy.parts.sessions.wire import parse_body_of
@@ -70,11 +71,6 @@ async def parse_with_bytes(request: web.Request, model: type[M]) -> tuple[M, byt
 def at(request: web.Request) -> tuple[Sessions, str]:
     """Returns the sessions of the server, and the owner of the request."""
     return request.app[SESSIONS], request[OWNER]
-
-
-def id_in(request: web.Request) -> str:
-    """Returns the id of the object in the request's path."""
-    return str(request.match_info["id"])
 
 
 def page_response(data: Sequence[T], next_page: str | None) -> web.Response:

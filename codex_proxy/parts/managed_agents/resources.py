@@ -23,10 +23,11 @@ from codex_proxy.http.app_keys import FILE_SOURCE
 from codex_proxy.http.endpoint import json_response
 from codex_proxy.parts.managed_agents import session_wire as wire
 from codex_proxy.parts.managed_agents.environments import refused
-from codex_proxy.parts.managed_agents.handlers import at, id_in, page_response, parse
+from codex_proxy.parts.managed_agents.handlers import at, page_response, parse
 from codex_proxy.parts.managed_agents.pages import Cursor, page_query
 from codex_proxy.parts.managed_agents.sessions import resource_object
 from codex_proxy.parts.sessions.placed_files import FileResource, changing_files, remove_files
+from codex_proxy.parts.sessions.request_values import id_in
 from codex_proxy.parts.sessions.service import Sessions
 from codex_proxy.parts.sessions.sessions import Session
 from codex_proxy.surfaces.requests.files import no_file

@@ -27,7 +27,6 @@ from codex_proxy.parts.managed_agents.events import LogOf, item_of, thread_id
 from codex_proxy.parts.managed_agents.handlers import (
     at,
     find_agent,
-    id_in,
     page_response,
     parse,
     parse_with_bytes,
@@ -68,6 +67,7 @@ from codex_proxy.parts.sessions.creations import Creation, creation
 from codex_proxy.parts.sessions.items import WholeItem
 from codex_proxy.parts.sessions.placed_files import remove_files
 from codex_proxy.parts.sessions.records import ENTRY, SESSION, SUBAGENT, TURN
+from codex_proxy.parts.sessions.request_values import id_in
 from codex_proxy.parts.sessions.running import LiveSession
 from codex_proxy.parts.sessions.service import Sessions
 from codex_proxy.parts.sessions.sessions import AgentItem, Session, Subagent, folder_environment
