@@ -81,14 +81,13 @@ class _Side:
         """Returns the CPU milliseconds of the process and its children so far."""
         process = psutil.Process(self.process.pid)
         times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
-        return 1000 * sum(each.user + each.system for each in times)
+        return float(1000 * sum(each.user + each.system for each in times))
 
     def memory(self) -> float:
         """Returns the resident megabytes of the process and its children."""
         process = psutil.Process(self.process.pid)
-        return sum(
-            each.memory_info().rss / 1_000_000 for each in (process, *process.children(recursive=True))
-        )
+        size = sum(each.memory_info().rss for each in (process, *process.children(recursive=True)))
+        return float(size / 1_000_000)
 
 
 def rows(folder: Path, *, quick: bool) -> Iterator[Figure]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 from weakref import WeakSet
 
 import structlog
@@ -49,7 +49,7 @@ _LISTS_SINCE: Final = "2025-11-25"
 DECISION, VALUES = "decision", "values"
 """What a form asks for."""
 
-Context = ServerRequestContext[Any, Any]
+Context: TypeAlias = ServerRequestContext[Any, Any]
 
 
 def text_of(session: Session, ask: Ask, trouble: str = "") -> str:

@@ -32,16 +32,17 @@ async def mcp_client(
 
 async def called(client: Client, tool: str, /, progress: Any = None, **arguments: Any) -> Any:
     """What a tool returns: the value of its JSON, or its text."""
-    result = await client.call_tool(tool, arguments, progress_callback=progress)
+    result: Any = await client.call_tool(tool, arguments, progress_callback=progress)
     (part,) = result.content
-    text = part.text  # type: ignore[union-attr]
+    text: str = part.text
     assert not result.is_error, text
     return json.loads(text) if text.startswith("{") else text
 
 
 async def refused(client: Client, tool: str, /, **arguments: Any) -> str:
     """What a tool says that refuses a call."""
-    result = await client.call_tool(tool, arguments)
+    result: Any = await client.call_tool(tool, arguments)
     (part,) = result.content
     assert result.is_error, part
-    return part.text  # type: ignore[union-attr]
+    text: str = part.text
+    return text

@@ -121,7 +121,8 @@ async def test_settings_that_cannot_be_used_are_named(url: str, key: str) -> Non
         result = await forwarder.call(caller_of(), CallToolRequestParams(name="list_agents", arguments={}))
     assert isinstance(result, CallToolResult)
     assert result.is_error
-    said = result.content[0].text  # type: ignore[union-attr]
+    content: Any = result.content
+    said = content[0].text
     assert "--base-url" in said
     assert "CODEX_PROXY_KEY" in said
     await forwarder.close()
@@ -145,13 +146,15 @@ async def test_a_failed_call_ends_no_other_and_is_said_to_have_begun_perhaps(pro
     await call("list_agents")
     used = forwarder.client
     assert used is not None
+    session: Any = used.session
     with pytest.raises(MCPError, match="There is no tool answer_ask"):
         await call("answer_ask")
     assert forwarder.client is used
 
     lost = MCPError(CONNECTION_CLOSED, "Connection closed")
-    with patch.object(used.session, "call_tool", side_effect=lost):
-        said = (await call("start_session")).content[0].text  # type: ignore[union-attr]
+    with patch.object(session, "call_tool", side_effect=lost):
+        content: Any = (await call("start_session")).content
+    said = content[0].text
     assert "It may have begun: look with list_sessions" in said
     assert forwarder.client is None
     assert not (await call("list_agents")).is_error

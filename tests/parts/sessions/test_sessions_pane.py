@@ -51,7 +51,8 @@ async def begin(page: Page, text: str = "Hello.", answer: str = SAYS) -> str:
     await say(page, text)
     await expect(page).to_have_url(re.compile("#sessions/sess_"))
     await expect(page.locator(".entry").get_by_text(answer)).to_be_visible()
-    return page.url.rpartition("/")[2]
+    id: str = page.url.rpartition("/")[2]
+    return id
 
 
 async def ended(page: Page, how: str = "completed") -> None:
