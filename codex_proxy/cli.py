@@ -19,7 +19,7 @@ from codex_proxy.core.shown_text import escape_json, escape_lines
 from codex_proxy.parts import absent_part_text, absent_parts, declared
 from codex_proxy.settings.flags import (
     CONFIG_OPTION,
-    address,
+    URL_OPTION,
     config_option,
     with_serve_settings,
     with_settings,
@@ -82,12 +82,6 @@ def _import_structlog() -> None:
 SETTINGS_OPTION = config_option("settings", lambda _context, _option, file: load_settings({}, file))
 """The option for the settings file; the command gets the `Settings`."""
 JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-URL_OPTION = click.option(
-    "--base-url",
-    metavar="URL",
-    callback=address,
-    help="Address of the server (default: that of the settings).",
-)
 MODEL_OPTION = click.option(
     "--model", metavar="NAME", default="codex-5", show_default=True, help="Model to use."
 )
@@ -468,73 +462,6 @@ def keys_remove(name: str, in_store: bool, settings: Any) -> None:
     _print(asyncio.run(remove_from_store(settings, name)) if in_store else remove(settings, name))
 
 
-@main.command(short_help="Work with an agent of the running server in the terminal.")
-@click.option("--agent", metavar="NAME", help="Agent of a new session, where the server has several.")
-@click.option("--model", metavar="NAME", help="Model to use (default: the agent's, or codex-5).")
-@click.option(
-    "--resume",
-    metavar="[ID]",
-    is_flag=False,
-    flag_value="last",
-    help="Go on with the session ID, or with the newest one.",
-)
-@click.option(
-    "--folder",
-    type=click.Path(path_type=Path),
-    help="Folder of a new session (default: the current one if the server allows it, else the server's).",
-)
-@click.option(
-    "--sandbox",
-    type=click.Choice(["read-only", "workspace-write", "danger-full-access"]),
-    help="Sandbox of a new session; at most what the server and the key allow.",
-)
-@click.option(
-    "--worktree",
-    "in_worktree",
-    is_flag=True,
-    help="Let a new session work in a copy of the folder; /merge brings its work back.",
-)
-@URL_OPTION
-@click.option(
-    "--key", metavar="KEY", help="API key to send, if the server needs one (default: that of the settings)."
-)
-@SETTINGS_OPTION
-@click.argument("prompt", required=False)
-def chat(
-    agent: str | None,
-    model: str | None,
-    resume: str | None,
-    folder: Path | None,
-    sandbox: str | None,
-    in_worktree: bool,
-    base_url: str | None,
-    key: str | None,
-    settings: Any,
-    prompt: str | None,
-) -> None:
-    """Work with an agent of the running server: a session that stays, also when you leave. /help lists the commands.
-
-    If input or output is a pipe, PROMPT or the input is one message:
-    echo "What does this folder hold?" | codex-proxy chat
-    """
-    from codex_proxy.commands.chat import run
-    from codex_proxy.commands.chat.client import Server
-
-    sys.exit(
-        run(
-            Server(*_server(base_url, key, settings)),
-            model,
-            agent=agent,
-            folder=folder,
-            sandbox=sandbox,
-            in_worktree=in_worktree,
-            resume=resume,
-            message=prompt or "",
-            state_dir=settings.state_dir.expanduser(),
-        )
-    )
-
-
 @main.command(short_help="Show the tokens that turns have used, day by day.")
 @click.option(
     "--days", type=click.IntRange(1, 31), default=7, show_default=True, help="Number of days to show."
@@ -550,21 +477,13 @@ def usage(
     days: int, as_json: bool, base_url: str | None, key: str | None, all_keys: bool, settings: Any
 ) -> None:
     """Show the tokens used with an API key, day by day, and how much of the agent account's limits is left."""
+    from codex_proxy.commands.running_server import address_and_key
     from codex_proxy.commands.usage import print_rows, run, usage_of_all_keys
 
     if all_keys:
         print_rows(asyncio.run(usage_of_all_keys(settings, days)), as_json=as_json)
         return
-    run(*_server(base_url, key, settings), days=days, as_json=as_json)
-
-
-def _server(base_url: str | None, key: str | None, settings: Any) -> tuple[str, str | None]:
-    """Returns the address and the key of the server. The key of the settings is used only without `base_url`: another
-    server must not get it.
-    """
-    if key is None and base_url is None:
-        key = settings.default_key
-    return base_url or f"{settings.server_url}/v1", key
+    run(*address_and_key(base_url, key, settings), days=days, as_json=as_json)
 
 
 def _command_of_absent_part(name: str, part: str) -> click.Command:

@@ -47,7 +47,7 @@ AGENT_WIRING = (
 """Modules of `agents` that belong to them, too: what is made from settings, and what `doctor` runs."""
 AGENT_WIRING_MAY_IMPORT = frozenset({"settings"})
 """The packages beside the layers that they may import, and no others."""
-IMPORT_COMMANDS = frozenset({"cli", "commands"})
+IMPORT_COMMANDS = frozenset({"cli", "commands", "parts"})
 
 PARTS_MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "managed_agents": ("sessions",),
@@ -336,7 +336,8 @@ def layering(module: Module) -> list[str]:
 
 
 def upwards(module: Module) -> list[str]:
-    """The wiring of agents knows the settings, but nothing that is made of agents; only `cli` knows the commands."""
+    """The wiring of agents knows the settings, but nothing that is made of agents; only `cli` and parts
+    know the commands."""
     package, *own = module.name.split(".")
     wrong = []
     for target in module.imports():

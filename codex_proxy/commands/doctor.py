@@ -23,7 +23,7 @@ from codex_proxy.app.system import SystemClock
 from codex_proxy.commands.checks import agent_checks, machine_checks, port_check
 from codex_proxy.core.checks import Check, CheckBuilder, Fact, Status, failed_check
 from codex_proxy.core.faults import UserError
-from codex_proxy.parts import agent_tables
+from codex_proxy.parts import absent_part, agent_tables
 from codex_proxy.settings.fields import Settings, split_list
 from codex_proxy.settings.flags import KEYS_OF_TABLES, settings_in
 from codex_proxy.settings.load import load, unused_settings, variables_of
@@ -66,12 +66,15 @@ def next_step(port: Check, settings: Settings, flags: Mapping[str, Any], config_
     file = ["--config", str(config_file)] if config_file else []
     elsewhere = settings.port and not {"host", "port"}.isdisjoint(_settings_in(flags))
     client = [*file, "--base-url", f"{settings.server_url}/v1"] if elsewhere else file
-    chat = shlex.join(["codex-proxy", "chat", *client])
+    tries = [
+        f"`{shlex.join(['codex-proxy', name, *client])}`{use}"
+        for name, use in (("chat", ""), ("connect", " for your editor or SDK"))
+        if not absent_part("commands", name)
+    ]
     if port.facts.get("ours"):
-        connect = shlex.join(["codex-proxy", "connect", *client])
-        return f"The server runs: try `{chat}`, or `{connect}` for your editor or SDK."
+        return f"The server runs: try {', or '.join(tries)}."
     serve = shlex.join(["codex-proxy", "serve", *_arguments(flags), *file])
-    return f"Start the server with `{serve}`, then try `{chat}` in another terminal."
+    return f"Start the server with `{serve}`, then try {tries[0]} in another terminal."
 
 
 def _settings_in(flags: Mapping[str, Any]) -> dict[str, Any]:

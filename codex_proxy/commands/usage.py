@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from codex_proxy.app.system import SystemClock
-from codex_proxy.commands.chat.client import Server
+from codex_proxy.commands.running_server import Server
 from codex_proxy.commands.store import existing_store
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.shown_text import escape, escape_json

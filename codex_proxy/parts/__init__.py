@@ -137,6 +137,7 @@ KNOWN: Final[Mapping[str, KnownPart]] = {
         ),
         paths=("/turns", "/turns/"),
     ),
+    "terminal": KnownPart(commands=("chat",)),
     "files": KnownPart(settings=("files",), paths=("/files", "/files/")),
     "traces": KnownPart(),
     "claude_code": KnownPart(

@@ -135,6 +135,14 @@ def address(_context: object, _option: object, url: str | None) -> str | None:
     return url
 
 
+URL_OPTION: Final = click.option(
+    "--base-url",
+    metavar="URL",
+    callback=address,
+    help="Address of the server (default: that of the settings).",
+)
+
+
 def _option_of_part(flag: Flag) -> Option:
     if flag.value_of:
         return click.option(spelled(flag.name), is_flag=True, default=None, help=flag.help)

@@ -83,6 +83,7 @@ async def test_what_to_do_next_repeats_the_flags_but_no_secret(tmp_path: Path) -
     assert "a-secret" not in step
 
 
+@pytest.mark.part("terminal")
 async def test_what_to_do_next_names_the_port_for_the_client_too(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -341,6 +342,7 @@ async def test_the_port_of_another_program_fails_even_if_that_never_answers(
     assert "--port" in check.advice
 
 
+@pytest.mark.part("terminal")
 async def test_the_port_of_a_codex_proxy_is_fine(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path) as proxy:
         done = await doctor(tmp_path, "--agent", "fake", "--port", str(proxy.server.port))

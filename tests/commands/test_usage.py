@@ -6,7 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.commands.codexes import CommandResult, command
+from tests.commands.other_servers import other_server
 from tests.http.serving import Proxy, fake_proxy, user
 
 ANY_MODEL = {"FAKE_CODEX_MODELS": "any"}
@@ -41,6 +44,13 @@ async def test_for_programs_it_is_the_servers_own_answer(tmp_path: Path) -> None
     assert len(json.loads(done.out)["usage"]["data"]) == 3
     assert "No turns in these days." in empty.out
     assert "has reported no limits" in " ".join(empty.out.split())
+
+
+@pytest.mark.exhaustive
+async def test_the_words_of_a_fault_send_a_terminal_nothing(tmp_path: Path) -> None:
+    async with other_server(b'{"error": {"message": "No.\\u001b]0;owned\\u0007\\u202e"}}', 400) as url:
+        done = await command(tmp_path, "usage", "--base-url", url)
+        assert done.err.endswith(": No.\\x1b]0;owned\\x07\\u202e\n")
 
 
 async def test_the_operator_sees_every_key_out_of_the_store(tmp_path: Path) -> None:

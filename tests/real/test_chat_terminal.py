@@ -16,7 +16,7 @@ from tests.real.shared import Proxies
 from tests.real.test_approvals import patch
 from tests.real.test_approvals_of_claude import tool
 
-pytestmark = [pytest.mark.part("sessions"), needs("confined_reads")]
+pytestmark = [pytest.mark.part("sessions"), pytest.mark.part("terminal"), needs("confined_reads")]
 
 KEY = "the key of the operator"
 

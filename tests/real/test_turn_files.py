@@ -12,7 +12,7 @@ from tests.real.model_plans import call, plan, say
 from tests.real.release import needs
 from tests.real.shared import Proxies
 
-pytestmark = [pytest.mark.part("snapshots"), needs("confined_reads")]
+pytestmark = [pytest.mark.part("snapshots"), pytest.mark.part("terminal"), needs("confined_reads")]
 
 
 def repository_in(folder: Path) -> None:

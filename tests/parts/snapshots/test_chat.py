@@ -8,11 +8,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.commands.chatting import Terminal, terminal
 from tests.commands.codexes import environment
 from tests.http.serving import Proxy
 from tests.parts.snapshots.working import Worker, snapshot_proxy
 from tests.waiting import eventually
+
+pytestmark = pytest.mark.part("terminal")
 
 
 async def test_a_person_sees_what_a_turn_has_done_and_takes_it_back(tmp_path: Path) -> None:

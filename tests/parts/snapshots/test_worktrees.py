@@ -147,6 +147,7 @@ async def test_a_file_whose_name_is_ignored_by_now_is_merged_and_not_deleted(tmp
         assert (await merge(worker)).body["paths"] == ["config"]
 
 
+@pytest.mark.part("terminal")
 async def test_files_that_are_too_large_are_named_where_they_are_missing(tmp_path: Path) -> None:
     async with snapshot_proxy(tmp_path, snapshot_max_file_bytes=100) as (client, folder):
         for name in ("large", "a"):
@@ -625,6 +626,7 @@ async def test_no_request_goes_on_without_the_worktree_that_it_asks_for(tmp_path
         assert (made.status, named) == (201, "X-Codex-Mode, X-Codex-Workdir"), made.text
 
 
+@pytest.mark.part("terminal")
 async def test_a_person_at_a_terminal_merges_what_a_session_has_done(tmp_path: Path) -> None:
     async with snapshot_proxy(tmp_path) as (client, folder):
         git(folder, "init", "-q")

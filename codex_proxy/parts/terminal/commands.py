@@ -8,10 +8,10 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from rich.text import Text
 
-from codex_proxy.commands.chat import file_commands
-from codex_proxy.commands.chat.conversation import Conversation, Object
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.shown_text import one_line
+from codex_proxy.parts.terminal import file_commands
+from codex_proxy.parts.terminal.conversation import Conversation, Object
 
 
 class Chat(Protocol):

@@ -12,22 +12,22 @@ from prompt_toolkit.history import History
 from rich.console import Console, Group
 from rich.text import Text
 
-from codex_proxy.commands.chat.client import RefusedError
-from codex_proxy.commands.chat.commands import COMMANDS, run_command
-from codex_proxy.commands.chat.conversation import (
+from codex_proxy.commands.running_server import RefusedError
+from codex_proxy.core.faults import UserError
+from codex_proxy.core.shown_text import escape, escape_lines, one_line
+from codex_proxy.parts.terminal.commands import COMMANDS, run_command
+from codex_proxy.parts.terminal.conversation import (
     SHOWN_ITEMS,
     Conversation,
     Listener,
     Object,
     turn_that_ended,
 )
-from codex_proxy.commands.chat.forms import fields_of, label_of, value_of
-from codex_proxy.commands.chat.prompt import Prompt, Screen
-from codex_proxy.commands.chat.text import Safe, ask_lines
-from codex_proxy.commands.chat.turn_files import headline
-from codex_proxy.commands.chat.view import LiveLine, Transcript
-from codex_proxy.core.faults import UserError
-from codex_proxy.core.shown_text import escape, escape_lines, one_line
+from codex_proxy.parts.terminal.forms import fields_of, label_of, value_of
+from codex_proxy.parts.terminal.prompt import Prompt, Screen
+from codex_proxy.parts.terminal.text import Safe, ask_lines
+from codex_proxy.parts.terminal.turn_files import headline
+from codex_proxy.parts.terminal.view import LiveLine, Transcript
 
 LEAVE_SECONDS: Final = 2.0
 """Seconds within which a second Ctrl-C leaves."""

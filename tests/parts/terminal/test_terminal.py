@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.commands.chat.client import Server
-from codex_proxy.commands.chat.conversation import Conversation, Object
+from codex_proxy.commands.running_server import Server
+from codex_proxy.parts.terminal.conversation import Conversation, Object
 from tests.commands.chatting import terminal
 from tests.http.serving import Proxy, fake_proxy
 from tests.waiting import eventually

@@ -116,6 +116,15 @@ class Server:
             raise UserError(f"The request cannot be sent: {error}.") from error
 
 
+def address_and_key(base_url: str | None, key: str | None, settings: Any) -> tuple[str, str | None]:
+    """Returns what a `Server` needs, of the flags or else the settings. The key of the settings is used only without
+    `base_url`: another server must not get it.
+    """
+    if key is None and base_url is None:
+        key = settings.default_key
+    return base_url or f"{settings.server_url}/v1", key
+
+
 async def _frames(reply: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
     """Yields the data of a stream's frames."""
     unread, searched = bytearray(), 0

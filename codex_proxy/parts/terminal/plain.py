@@ -7,10 +7,10 @@ import signal
 from collections.abc import Callable
 from typing import IO, Any, Final
 
-from codex_proxy.commands.chat.conversation import Conversation, Listener, Object
-from codex_proxy.commands.chat.turn_files import MAX_NAMED, file_line, headline, notes
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.shown_text import one_line
+from codex_proxy.parts.terminal.conversation import Conversation, Listener, Object
+from codex_proxy.parts.terminal.turn_files import MAX_NAMED, file_line, headline, notes
 
 STATUSES: Final = {"completed": 0, "failed": 1, "cancelled": 130}
 """The exit statuses, by the end of the turn."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from rich.text import Text
 
-from codex_proxy.commands.chat.text import FOLDED_LINES, diff_line, folded, line
+from codex_proxy.parts.terminal.text import FOLDED_LINES, diff_line, folded, line
 
 MAX_FILES: Final = 200
 """Maximum files that are listed."""

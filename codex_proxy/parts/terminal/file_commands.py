@@ -11,12 +11,12 @@ from typing import Final, Protocol
 
 from rich.text import Text
 
-from codex_proxy.commands.chat.client import RefusedError
-from codex_proxy.commands.chat.conversation import Conversation
-from codex_proxy.commands.chat.turn_files import diff_lines, headline, named, whole_diff, why_nothing
-from codex_proxy.commands.chat.view import MORE
+from codex_proxy.commands.running_server import RefusedError
 from codex_proxy.core.faults import UserError
 from codex_proxy.files.private import create
+from codex_proxy.parts.terminal.conversation import Conversation
+from codex_proxy.parts.terminal.turn_files import diff_lines, headline, named, whole_diff, why_nothing
+from codex_proxy.parts.terminal.view import MORE
 
 FORCE: Final = ("force", "--force")
 """The words that overwrite what was changed since."""

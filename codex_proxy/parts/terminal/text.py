@@ -15,8 +15,8 @@ from rich.markdown import CodeBlock, Markdown, MarkdownElement
 from rich.segment import Segment
 from rich.text import Text
 
-from codex_proxy.commands.chat.forms import fields_of
 from codex_proxy.core.shown_text import escape, escape_lines
+from codex_proxy.parts.terminal.forms import fields_of
 
 FOLDED_LINES: Final = 12
 """Lines of an output that are shown; the rest is folded."""

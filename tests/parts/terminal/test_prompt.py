@@ -10,8 +10,8 @@ from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
-from codex_proxy.commands.chat import prompt as module
-from codex_proxy.commands.chat.prompt import Prompt
+from codex_proxy.parts.terminal import prompt as module
+from codex_proxy.parts.terminal.prompt import Prompt
 
 CTRL_D, CTRL_U = "\x04", "\x15"
 

@@ -9,8 +9,8 @@ from typing import Any, Final, TypeAlias
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from codex_proxy.commands.chat.text import Blocks, Safe, diff, folded, line, markdown
 from codex_proxy.core.shown_text import escape, escape_lines, one_line
+from codex_proxy.parts.terminal.text import Blocks, Safe, diff, folded, line, markdown
 
 LIVE_LINES: Final = 8
 """Lines of each item that goes on."""

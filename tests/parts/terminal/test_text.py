@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from codex_proxy.commands.chat.text import Blocks, Safe, ask_lines, folded, markdown
-from codex_proxy.commands.chat.view import Transcript
+from codex_proxy.parts.terminal.text import Blocks, Safe, ask_lines, folded, markdown
+from codex_proxy.parts.terminal.view import Transcript
 
 
 def rendered(*shown: RenderableType) -> str:

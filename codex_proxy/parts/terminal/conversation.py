@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import quote, urlsplit
 
-from codex_proxy.commands.chat.client import NOT_OURS, RefusedError, Server
+from codex_proxy.commands.running_server import NOT_OURS, RefusedError, Server
 from codex_proxy.core.faults import UserError
 from codex_proxy.surfaces.models import DEFAULT_NAME
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.commands.chat.client import Server
-from codex_proxy.commands.chat.conversation import Conversation
+from codex_proxy.commands.running_server import Server
 from codex_proxy.core.faults import UserError
+from codex_proxy.parts.terminal.conversation import Conversation
 from tests.commands.codexes import CommandResult, command, environment
 from tests.commands.other_servers import other_server
 from tests.http.serving import Proxy, fake_proxy
@@ -264,9 +264,8 @@ async def test_a_list_of_models_that_is_none_is_a_fault_in_words(body: bytes) ->
 @pytest.mark.exhaustive
 async def test_the_words_of_a_fault_send_a_terminal_nothing_either(tmp_path: Path) -> None:
     async with other_server(b'{"error": {"message": "No.\\u001b]0;owned\\u0007\\u202e"}}', 400) as url:
-        for name in ("chat", "usage"):
-            done = await command(tmp_path, name, "--base-url", url, stdin=b"hi")
-            assert done.err.endswith(": No.\\x1b]0;owned\\x07\\u202e\n")
+        done = await command(tmp_path, "chat", "--base-url", url, stdin=b"hi")
+        assert done.err.endswith(": No.\\x1b]0;owned\\x07\\u202e\n")
 
 
 @pytest.mark.part("upstream")

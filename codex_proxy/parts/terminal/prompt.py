@@ -22,8 +22,8 @@ from prompt_toolkit.keys import Keys
 from rich.cells import chop_cells
 from rich.console import Console, RenderableType
 
-from codex_proxy.commands.chat.view import LiveLine
 from codex_proxy.files.private import create, make_folder
+from codex_proxy.parts.terminal.view import LiveLine
 
 QUIET_SECONDS: Final = 0.5
 """A key answers a question only on an empty line, and if the question has been there, keys have been read, and no other
