@@ -18,7 +18,6 @@ from codex_proxy.core.faults import UserError, lack_of
 from codex_proxy.core.shown_text import escape_json, escape_lines
 from codex_proxy.parts import absent_part_text, absent_parts, declared
 from codex_proxy.settings.flags import (
-    CONFIG_OPTION,
     URL_OPTION,
     config_option,
     with_serve_settings,
@@ -82,9 +81,6 @@ def _import_structlog() -> None:
 SETTINGS_OPTION = config_option("settings", lambda _context, _option, file: load_settings({}, file))
 """The option for the settings file; the command gets the `Settings`."""
 JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-MODEL_OPTION = click.option(
-    "--model", metavar="NAME", default="codex-5", show_default=True, help="Model to use."
-)
 
 
 @click.group(
@@ -175,89 +171,6 @@ def agents(as_json: bool, settings: Any) -> None:
 
     found = asyncio.run(command.known_agents(settings, os.environ))
     _print(command.as_json(found) if as_json else command.as_text(found), as_json=as_json)
-
-
-@main.command(short_help="Set up a client (an editor, an SDK) to use this server.")
-@click.argument("client", required=False)
-@click.option(
-    "--write",
-    is_flag=True,
-    help="Change the client's settings file; a copy of the old one is kept beside it.",
-)
-@click.option(
-    "--file", metavar="FILE", default="", help="The client's settings file, if it is not in the usual place."
-)
-@URL_OPTION
-@MODEL_OPTION
-@click.option("--key", metavar="KEY", help="API key the client sends, if the server needs one.")
-@CONFIG_OPTION
-def connect(
-    client: str | None,
-    write: bool,
-    file: str,
-    base_url: str | None,
-    model: str,
-    key: str | None,
-    config_file: Path | None,
-) -> None:
-    """Print the settings with which CLIENT uses this server. Without CLIENT, list the known clients."""
-    from codex_proxy.commands.connect import command
-
-    if client is None:
-        _print(command.listing())
-        return
-    settings = load_settings({}, config_file)
-    known_key = key or (command.KEY_TO_BE_GIVEN if settings.wants_key else command.NO_KEY)
-    target = command.ServerAccess(
-        base_url=base_url or f"{settings.server_url}/v1", model=model, key=known_key
-    )
-    try:
-        found = command.client_named(client)
-    except UserError as error:
-        raise click.UsageError(str(error)) from error
-    if found.file is not None:
-        file = file or found.file.path_for(os.environ)
-    if not write:
-        _print(command.instructions(found, target, file))
-        return
-    try:
-        _print(command.write_into(found, target, file))
-    except UserError as error:
-        _print(f"codex-proxy: {error}\n", err=True)
-        _print(command.instructions(found, target, file))
-        sys.exit(1)
-
-
-@main.command(
-    short_help="Run a client (claude, codex, any program) with this server as its model.",
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
-)
-@click.option("--agent", metavar="NAME", help="Start a server with this agent, even if one is running.")
-@MODEL_OPTION
-@click.option("--key", metavar="KEY", help="API key for the running server (default: that of the settings).")
-@SETTINGS_OPTION
-@click.argument("client")
-@click.argument("arguments", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
-def run(
-    agent: str | None,
-    model: str,
-    key: str | None,
-    settings: Any,
-    client: str,
-    arguments: tuple[str, ...],
-) -> None:
-    """Run CLIENT with this server as its model: claude, codex, aider, opencode, qwen, goose, code, or any program.
-
-    Without a running server, one is started for it. No file of yours is changed, and nothing is left at the end.
-
-    \b
-    codex-proxy run claude -- -p "What does this folder hold?"
-    codex-proxy run --agent claude-code codex
-    """
-    from codex_proxy.commands.run import run as run_client
-
-    given = arguments[1:] if arguments[:1] == ("--",) else arguments
-    sys.exit(run_client(client, given, settings, os.environ, agent=agent, model=model, key=key))
 
 
 @main.group(name="service", short_help="Start the server at login, with systemd or launchd.")

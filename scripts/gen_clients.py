@@ -9,8 +9,8 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from codex_proxy.commands.connect.clients import CLIENTS, PROGRAMS, ClientSetup
-from codex_proxy.commands.connect.command import NO_KEY, ServerAccess, blocks
+from codex_proxy.parts.clients.clients import CLIENTS, PROGRAMS, ClientSetup
+from codex_proxy.parts.clients.connect import NO_KEY, ServerAccess, blocks
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "clients.json"
 CHECKS = ("text", "tools", "schema", "images", "cancel")
@@ -36,7 +36,7 @@ TARGET = Path(__file__).resolve().parent.parent / "docs" / "clients.md"
 
 HEAD = """# Clients
 
-*Written by `scripts/gen_clients.py` from `codex_proxy/commands/connect/clients.toml`.*
+*Written by `scripts/gen_clients.py` from `codex_proxy/parts/clients/clients.toml`.*
 
 `codex-proxy connect CLIENT` prints what is here, with your own address, model and key (`--base-url`, `--model`,
 `--key`). `--write` changes the client's settings file and keeps the old one (`.bak`); JSON with comments is not

@@ -161,7 +161,7 @@ CLOCKS = frozenset({"now", "utcnow", "today"})
 
 READS_THE_WORLD = frozenset(
     {
-        *("codex_proxy.cli", "fake_proto.__main__"),
+        *("codex_proxy.cli", "codex_proxy.parts.clients.commands", "fake_proto.__main__"),
         *("codex_proxy.app.application", "codex_proxy.app.server", "codex_proxy.app.start_checks"),
         *("codex_proxy.settings.fields", "codex_proxy.settings.load", "codex_proxy.settings.sources"),
         "codex_proxy.parts.acp.forwarder",  # a program of its own, which is given a secret so
@@ -228,7 +228,7 @@ NAMES_AGENTS = "codex_proxy.agents."
 """The list of names and the modules of agents."""
 DECLARES_PARTS = r"codex_proxy\.parts"
 """They name the agents of parts, also of absent ones."""
-NAMES_CLIENTS = "codex_proxy.commands.connect."
+NAMES_CLIENTS = "codex_proxy.parts.clients."
 """What configures clients, of which some are also agents."""
 
 MAX_MODULE, MAX_FUNCTION = 600, 60

@@ -73,14 +73,14 @@ ALLOWED: Final[dict[str, str]] = {
     "codex_proxy.parts.claude_code.step_reader:_on_delta": "the values of DELTAS",
     # Formats other than JSON:
     "codex_proxy.process.warden:become_child": "the bytes of the server for its own child; marshal makes no objects",
-    "codex_proxy.commands.connect.documents:_parse_yaml": "a round-trip loader, which makes no objects of its tags",
+    "codex_proxy.parts.clients.documents:_parse_yaml": "a round-trip loader, which makes no objects of its tags",
     # Attributes of a value, not of a module:
     "codex_proxy.parts.acp.reported_calls:merge": "the fields of a class",
     "codex_proxy.parts.upstream.failures:_failure_in": "constants",
     "codex_proxy.app.server_parts:seconds": "constants",
     "codex_proxy.parts.cassettes.format:lines_of": "the fields of a class",
     "codex_proxy.parts.cassettes.settings:settings_that_matter": "the constants RELEVANT_SETTINGS",
-    "codex_proxy.commands.connect.command:fill": "constants",
+    "codex_proxy.parts.clients.connect:fill": "constants",
     "codex_proxy.commands.doctor:examine": "the fields of the settings",
     "codex_proxy.commands.doctor:report_value": "the fields of a class",
     "codex_proxy.surfaces.requests.options:options_as_given": "constants of the table of options",

@@ -72,9 +72,10 @@ def next_step(port: Check, settings: Settings, flags: Mapping[str, Any], config_
         if not absent_part("commands", name)
     ]
     if port.facts.get("ours"):
-        return f"The server runs: try {', or '.join(tries)}."
+        return f"The server runs{': try ' if tries else ''}{', or '.join(tries)}."
     serve = shlex.join(["codex-proxy", "serve", *_arguments(flags), *file])
-    return f"Start the server with `{serve}`, then try {tries[0]} in another terminal."
+    then = f", then try {tries[0]} in another terminal" if tries else ""
+    return f"Start the server with `{serve}`{then}."
 
 
 def _settings_in(flags: Mapping[str, Any]) -> dict[str, Any]:

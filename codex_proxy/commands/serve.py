@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-import msgspec
 import structlog
 
 from codex_proxy import __version__
@@ -31,6 +30,7 @@ from codex_proxy.core.checks import Check
 from codex_proxy.core.faults import Fault, UserError
 from codex_proxy.core.keys import digest_of
 from codex_proxy.http.page import PageContent
+from codex_proxy.parts import declared
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import unused_settings, variables_of
 from codex_proxy.surfaces.chat.wire import ChatRequest
@@ -68,21 +68,7 @@ class Findings:
 
 
 def _guides(settings: Settings, base_url: str) -> Sequence[dict[str, Any]]:
-    # Imported here: only who opens this pane needs the formats of some twenty clients.
-    from codex_proxy.commands.connect import clients, command
-
-    key = command.KEY_TO_BE_GIVEN if settings.wants_key else command.NO_KEY
-    target = command.ServerAccess(base_url=base_url, model="codex-5", key=key)
-    return [
-        {
-            "name": each.name,
-            "title": each.title,
-            "about": each.about,
-            "blocks": msgspec.to_builtins(command.blocks(each, target)),
-            "notes": each.notes,
-        }
-        for each in clients.CLIENTS
-    ]
+    return [guide for guides in declared("client_guides") for guide in guides(settings, base_url)]
 
 
 COLLECT_AFTER = 20_000

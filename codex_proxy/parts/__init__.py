@@ -81,6 +81,10 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     """A function of the settings, the arguments of this command and a function that prints a text, which `serve` asks:
     serves in processes of its own, and returns the exit status; or None, and this process serves.
     """
+    client_guides: str = ""
+    """A function of the settings and a server's address, which the page asks: returns how each client is connected
+    (`GET /ui/api/connect`).
+    """
     endpoints: str = ""
     """Its endpoints (`codex_proxy.http.endpoint`), a tuple."""
     chosen_agent: str = ""
@@ -138,6 +142,7 @@ KNOWN: Final[Mapping[str, KnownPart]] = {
         paths=("/turns", "/turns/"),
     ),
     "terminal": KnownPart(commands=("chat",)),
+    "clients": KnownPart(commands=("connect", "run")),
     "files": KnownPart(settings=("files",), paths=("/files", "/files/")),
     "traces": KnownPart(),
     "claude_code": KnownPart(

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from codex_proxy.commands.connect.clients import PROGRAMS as KNOWN
+from codex_proxy.parts.clients.clients import PROGRAMS as KNOWN
 from tests.pictures import PIXEL
 
 ROOT: Final = Path(__file__).resolve().parents[2]

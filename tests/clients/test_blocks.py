@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.commands.connect.clients import BY_NAME, CLIENTS
-from codex_proxy.commands.connect.command import NO_KEY, ServerAccess
+from codex_proxy.parts.clients.clients import BY_NAME, CLIENTS
+from codex_proxy.parts.clients.connect import NO_KEY, ServerAccess
 from tests.clients.running import CLIENTS as PACKAGES
 from tests.clients.running import output_of
-from tests.http import test_client_blocks
 from tests.http.serving import fake_proxy
+from tests.parts.clients import test_sdk_blocks
 
 BLOCKS = [client.name for client in CLIENTS if client.language in ("python", "js")]
-RUN_ELSEWHERE = {*test_client_blocks.NAMES, *test_client_blocks.OF_PARTS, "agent-sdk"}
+RUN_ELSEWHERE = {*test_sdk_blocks.NAMES, *test_sdk_blocks.OF_PARTS, "agent-sdk"}
 """The latter runs Claude Code, as tests/real/test_claude_code_as_client.py does."""
 
 
@@ -37,4 +37,4 @@ async def test_a_block_prints_the_answer(name: str, tmp_path: Path) -> None:
         program.write_text(block)
         environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "NO_PROXY": "127.0.0.1"}
         said = await output_of(command, environment, program.parent)
-    assert said.strip() == test_client_blocks.TEXT
+    assert said.strip() == test_sdk_blocks.TEXT

@@ -93,6 +93,21 @@ async def test_what_to_do_next_names_the_port_for_the_client_too(tmp_path: Path)
     assert f"`codex-proxy chat --base-url http://127.0.0.1:{port}/v1`" in step
 
 
+async def test_what_to_do_next_names_no_command_of_an_absent_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = {"agent": "fake", "port": 0, "workdir": tmp_path, "state_dir": tmp_path / "s"}
+    absent = {"chat"}
+    monkeypatch.setattr(
+        "codex_proxy.commands.doctor.absent_part", lambda kind, name: "a part" if name in absent else ""
+    )
+    step = (await examine(flags, None, environment(tmp_path))).next_steps[-1]
+    assert step.endswith(", then try `codex-proxy connect` for your editor or SDK in another terminal.")
+    absent.add("connect")
+    step = (await examine(flags, None, environment(tmp_path))).next_steps[-1]
+    assert (step.startswith("Start the server with `"), step.endswith("`.")) == (True, True)
+
+
 async def test_the_first_sentence_of_an_error_is_what_was_found_and_the_rest_is_to_do(tmp_path: Path) -> None:
     flags = {"agent": "fake", "port": 0, "workdir": tmp_path, "state_dir": tmp_path / "s", "host": "0.0.0.0"}
     checkup = await examine(flags, None, environment(tmp_path))
@@ -609,9 +624,3 @@ async def test_a_path_s_control_characters_do_not_reach_the_terminal(tmp_path: P
         assert done.out.replace("\n", "").isprintable()
         assert "owned" in done.out
     assert str(folder) in [each["value"] for each in json.loads(done.out)["settings"]]
-
-
-async def test_nor_do_those_of_what_connect_is_given(tmp_path: Path) -> None:
-    done = await command(tmp_path, "connect", "aider", "--model", "m\x1b]0;owned\x07")
-    assert done.out.replace("\n", "").isprintable()
-    assert "owned" in done.out

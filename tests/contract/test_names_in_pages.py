@@ -87,6 +87,7 @@ def test_every_setting_that_a_page_names_exists() -> None:
     assert {page: names - known for page, names in named.items() if names - known} == {}
 
 
+@pytest.mark.part("clients", "terminal")
 def test_every_flag_that_a_page_names_exists() -> None:
     known = flags_of(main) | OTHERS_FLAGS
     for page, whole in USERS.items():

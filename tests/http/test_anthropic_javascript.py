@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.commands.connect.clients import BY_NAME
-from codex_proxy.commands.connect.command import NO_KEY, ServerAccess
 from tests.http.serving import fake_proxy
 from tests.npm import run_beside
 
@@ -52,7 +50,11 @@ async def test_both_sdks_read_every_answer_streamed_as_whole(tmp_path: Path, dia
     assert ai["thought"]
 
 
+@pytest.mark.part("clients")
 async def test_the_javascript_that_connect_prints_gets_an_answer(tmp_path: Path) -> None:
+    from codex_proxy.parts.clients.clients import BY_NAME  # it needs the part
+    from codex_proxy.parts.clients.connect import NO_KEY, ServerAccess
+
     async with fake_proxy(tmp_path) as proxy:
         target = ServerAccess(base_url=f"{proxy.url}/v1", model="codex-5", key=NO_KEY)
         out = await run_beside(PACKAGES, target.fill(BY_NAME["anthropic-node"].text), tmp_path)

@@ -10,15 +10,18 @@ import shutil
 import sys
 import tomllib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from playwright.async_api import Browser, Page, expect
 from ruamel.yaml import YAML
 
-from codex_proxy.commands.connect.clients import CLIENTS, ClientSetup
 from tests.http.serving import Proxy
 from tests.page.conftest import open_page, page_server
 from tests.waiting import PATIENCE
+
+if TYPE_CHECKING:
+    from codex_proxy.parts.clients.clients import ClientSetup
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -78,9 +81,12 @@ def languages(client: ClientSetup) -> list[str]:
     return [*([client.file.format] if client.file else []), *([client.language] if client.text else [])]
 
 
+@pytest.mark.part("clients")
 async def test_each_block_of_each_client_is_copied_alone_and_can_be_pasted(
     browser: Browser, tmp_path: Path
 ) -> None:
+    from codex_proxy.parts.clients.clients import CLIENTS  # it needs the part
+
     async with page_server(tmp_path) as proxy, open_page(browser, proxy, permissions=CLIPBOARD) as page:
         for client in CLIENTS:
             await page.goto(f"{proxy.url}/#connect/{client.name}")
@@ -95,6 +101,7 @@ async def test_each_block_of_each_client_is_copied_alone_and_can_be_pasted(
                 await paste(await copied(page, place), language, tmp_path)
 
 
+@pytest.mark.part("clients")
 async def test_a_copied_block_of_python_prints_the_answer(browser: Browser, tmp_path: Path) -> None:
     async with page_server(tmp_path) as proxy, open_page(browser, proxy, permissions=CLIPBOARD) as page:
         for name in ("openai-python", "anthropic-python"):
@@ -104,6 +111,7 @@ async def test_a_copied_block_of_python_prints_the_answer(browser: Browser, tmp_
             assert said.strip() == "Hello from the deterministic fake agent."
 
 
+@pytest.mark.part("clients")
 async def test_a_text_is_copied_where_the_address_is_not_a_secure_one(
     browser: Browser, tmp_path: Path
 ) -> None:

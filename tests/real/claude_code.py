@@ -17,10 +17,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from codex_proxy.commands.connect.clients import BY_NAME
-from codex_proxy.commands.connect.command import NO_KEY, ServerAccess, entries_of
-from codex_proxy.commands.connect.documents import set_values
 from codex_proxy.parts.claude_code.launch import NEWEST_TESTED, version_text
+from codex_proxy.parts.clients.clients import BY_NAME
+from codex_proxy.parts.clients.connect import NO_KEY, ServerAccess, entries_of
+from codex_proxy.parts.clients.documents import set_values
 from tests.npm import installed
 from tests.waiting import PATIENCE
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import structlog
 
-from codex_proxy.commands.connect.clients import CLAUDE_ENVIRONMENT
 from codex_proxy.http.exchange import stream_response
+from codex_proxy.parts.clients.clients import CLAUDE_ENVIRONMENT
 from codex_proxy.surfaces.messages.answer import PING
 from tests.fuzz.requests import PIXEL
 from tests.real.claude_code import claude_code

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.commands.connect.clients import BY_NAME, Entry
-from codex_proxy.commands.connect.command import NO_KEY, ServerAccess, entries_of
-from codex_proxy.commands.connect.documents import set_values
+from codex_proxy.parts.clients.clients import BY_NAME, Entry
+from codex_proxy.parts.clients.connect import NO_KEY, ServerAccess, entries_of
+from codex_proxy.parts.clients.documents import set_values
 from tests.http.serving import Proxy, fake_proxy
 from tests.parts.mcp_server.conftest import FAKE
 from tests.parts.mcp_server.driving import called, mcp_client

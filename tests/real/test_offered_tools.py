@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.commands.connect.clients import PROGRAMS
-from codex_proxy.commands.connect.command import NO_KEY, ServerAccess, client_named, write_into
-from codex_proxy.commands.run import prepare
+from codex_proxy.parts.clients.clients import PROGRAMS
+from codex_proxy.parts.clients.connect import NO_KEY, ServerAccess, client_named, write_into
+from codex_proxy.parts.clients.run import prepare
 from codex_proxy.surfaces.responses.client_tools import name_of
 from tests.http.serving import fake_proxy
 from tests.real.codex_home import MODEL, CodexHome, make_codex_home, run_exec

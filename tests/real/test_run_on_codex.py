@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands.test_run import Home
+from tests.parts.clients.test_run import Home
 from tests.real.claude_code import claude_path
 from tests.real.codex_home import KEY, KEY_NAME, CodexHome
 from tests.real.model_plans import plan, say

@@ -538,7 +538,7 @@ async function connect({ argument, signal }) {
   const { data } = await json("/ui/api/connect", { signal });
   const chosen = data.find((each) => each.name === argument);
   if (!chosen) {
-    return [h("h2", {}, "Connect a client"), h("ul", {}, data.map((each) => h("li", {},
+    return [h("h2", {}, "Connect a client"), !data.length && h("p", { class: "soft" }, "This installation knows no clients."), h("ul", {}, data.map((each) => h("li", {},
       h("a", { href: `#connect/${encodeURIComponent(each.name)}` }, each.title), " ", h("span", { class: "soft" }, marked(each.about)))))];
   }
   return [

@@ -19,10 +19,10 @@ import psutil
 import pytest
 
 from codex_proxy.app.server import make_server
-from codex_proxy.commands.connect.clients import PROGRAMS
-from codex_proxy.commands.connect.command import NO_KEY, ServerAccess
-from codex_proxy.commands.run import find_client, prepare
 from codex_proxy.core.faults import UserError
+from codex_proxy.parts.clients.clients import PROGRAMS
+from codex_proxy.parts.clients.connect import NO_KEY, ServerAccess
+from codex_proxy.parts.clients.run import find_client, prepare
 from codex_proxy.settings.tables import AgentTable
 from tests.forking import run_command
 from tests.http.serving import ENVIRONMENT, fake_proxy, running_proxy, settings_of

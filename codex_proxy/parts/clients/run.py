@@ -25,8 +25,11 @@ from typing import Final
 
 from codex_proxy.agents.codex.program import find_codex
 from codex_proxy.agents.configured.agents import codex_settings
-from codex_proxy.commands.connect.clients import PROGRAMS, ClientProgram
-from codex_proxy.commands.connect.command import (
+from codex_proxy.core.faults import UserError
+from codex_proxy.files.private import TemporaryFolder, create, make_folder, replace_file, temporary_folder
+from codex_proxy.parts import declared
+from codex_proxy.parts.clients.clients import PROGRAMS, ClientProgram
+from codex_proxy.parts.clients.connect import (
     NO_KEY,
     ServerAccess,
     ask_server,
@@ -35,9 +38,6 @@ from codex_proxy.commands.connect.command import (
     snippet,
     write_models,
 )
-from codex_proxy.core.faults import UserError
-from codex_proxy.files.private import TemporaryFolder, create, make_folder, replace_file, temporary_folder
-from codex_proxy.parts import declared
 from codex_proxy.settings.fields import Settings
 
 END_SECONDS: Final = 10.0

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.commands.connect.clients import BY_NAME
-from codex_proxy.commands.connect.command import NO_KEY, ServerAccess
+from codex_proxy.parts.clients.clients import BY_NAME
+from codex_proxy.parts.clients.connect import NO_KEY, ServerAccess
 from tests.http.serving import fake_proxy
 from tests.waiting import PATIENCE
 

@@ -16,7 +16,7 @@ import tomlkit.exceptions
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from codex_proxy.commands.connect.clients import Entry, Format
+from codex_proxy.parts.clients.clients import Entry, Format
 
 
 class DocumentError(Exception):

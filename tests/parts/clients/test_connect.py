@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from codex_proxy import cli
-from codex_proxy.commands.connect.clients import BY_NAME, CLIENTS, ClientSetup, Entry
-from codex_proxy.commands.connect.command import NO_KEY, ServerAccess, entries_of, instructions, write_into
-from codex_proxy.commands.connect.documents import DocumentError, set_values
+from codex_proxy.parts.clients.clients import BY_NAME, CLIENTS, ClientSetup, Entry
+from codex_proxy.parts.clients.connect import NO_KEY, ServerAccess, entries_of, instructions, write_into
+from codex_proxy.parts.clients.documents import DocumentError, set_values
 from scripts import gen_clients
 from tests.commands.codexes import command, environment
 from tests.http.serving import fake_proxy
@@ -441,3 +441,9 @@ def test_the_file_lies_in_the_folder_that_the_clients_own_variable_names(
     done = CliRunner().invoke(cli.main, ["connect", name, "--write", "--key", "none"])
     assert done.exit_code == 0, done.output
     assert (tmp_path / place).exists()
+
+
+async def test_control_characters_of_arguments_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    done = await command(tmp_path, "connect", "aider", "--model", "m\x1b]0;owned\x07")
+    assert done.out.replace("\n", "").isprintable()
+    assert "owned" in done.out

@@ -13,11 +13,11 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from codex_proxy.commands.connect.clients import BY_NAME, CLIENTS, ClientSetup, Entry
-from codex_proxy.commands.connect.documents import DocumentError, set_values
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.json_values import UNREADABLE
 from codex_proxy.files.private import FILE_MODE, create, make_folder, read_regular, replace_file
+from codex_proxy.parts.clients.clients import BY_NAME, CLIENTS, ClientSetup, Entry
+from codex_proxy.parts.clients.documents import DocumentError, set_values
 
 
 def write(file: Path, text: str) -> Path | None:
@@ -81,6 +81,16 @@ class ServerAccess(msgspec.Struct, frozen=True, kw_only=True):
         if isinstance(value, list):
             return [self.fill(each) for each in value]
         return value
+
+
+def access_to(
+    base_url: str, settings: Any, *, key: str | None = None, model: str = "codex-5"
+) -> ServerAccess:
+    """Returns how to reach a server with these settings; without a `key` one that has to be filled in, if it needs
+    one.
+    """
+    known_key = key or (KEY_TO_BE_GIVEN if settings.wants_key else NO_KEY)
+    return ServerAccess(base_url=base_url, model=model, key=known_key)
 
 
 def client_named(name: str) -> ClientSetup:
@@ -166,6 +176,21 @@ def blocks(client: ClientSetup, target: ServerAccess, file: str = "") -> tuple[B
     if client.text:
         found.append(Block(target.fill(client.text), client.language))
     return tuple(found)
+
+
+def guides(settings: Any, base_url: str) -> list[dict[str, Any]]:
+    """Returns how each client is connected to the server at `base_url`, for its page."""
+    target = access_to(base_url, settings)
+    return [
+        {
+            "name": each.name,
+            "title": each.title,
+            "about": each.about,
+            "blocks": msgspec.to_builtins(blocks(each, target)),
+            "notes": each.notes,
+        }
+        for each in CLIENTS
+    ]
 
 
 def instructions(client: ClientSetup, target: ServerAccess, file: str = "") -> str:
