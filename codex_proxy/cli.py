@@ -173,53 +173,6 @@ def agents(as_json: bool, settings: Any) -> None:
     _print(command.as_json(found) if as_json else command.as_text(found), as_json=as_json)
 
 
-@main.group(name="service", short_help="Start the server at login, with systemd or launchd.")
-def service_group() -> None:
-    """Run the server as a service of the user: it starts at login, and again after a crash."""
-
-
-@service_group.command(name="install")
-@click.option(
-    "--workdir",
-    type=click.Path(path_type=Path),
-    help="Folder in which agent turns work (default: the current one).",
-)
-@click.argument("flags", nargs=-1, type=click.UNPROCESSED)
-def service_install(workdir: Path | None, flags: tuple[str, ...]) -> None:
-    """Install and start the service. FLAGS, after `--`, are those of `codex-proxy serve`.
-
-    \b
-    codex-proxy service install --workdir ~/projects -- --agent claude-code
-    """
-    from codex_proxy.commands.service import install
-
-    command = (sys.executable, "-P", "-m", "codex_proxy", "serve", *flags)
-    folder = (workdir or Path.cwd()).absolute()
-    _print(install(_service(), command, folder, os.environ))
-
-
-@service_group.command(name="uninstall")
-def service_uninstall() -> None:
-    """Stop the service and remove its file."""
-    from codex_proxy.commands.service import uninstall
-
-    _print(uninstall(_service()))
-
-
-@service_group.command(name="status")
-def service_status() -> None:
-    """Show what systemd or launchd says about the service."""
-    from codex_proxy.commands.service import status
-
-    sys.exit(status(_service()))
-
-
-def _service() -> Any:
-    from codex_proxy.commands.service import service_of
-
-    return service_of(sys.platform, Path.home(), os.getuid())
-
-
 @main.group(name="store", short_help="Inspect, export and clean up stored responses and conversations.")
 def store_group() -> None:
     """Inspect, export and clean up the responses and conversations that a server has stored. The server may be

@@ -161,7 +161,8 @@ CLOCKS = frozenset({"now", "utcnow", "today"})
 
 READS_THE_WORLD = frozenset(
     {
-        *("codex_proxy.cli", "codex_proxy.parts.clients.commands", "fake_proto.__main__"),
+        *("codex_proxy.cli", "fake_proto.__main__"),
+        *("codex_proxy.parts.clients.commands", "codex_proxy.parts.service.commands"),
         *("codex_proxy.app.application", "codex_proxy.app.server", "codex_proxy.app.start_checks"),
         *("codex_proxy.settings.fields", "codex_proxy.settings.load", "codex_proxy.settings.sources"),
         "codex_proxy.parts.acp.forwarder",  # a program of its own, which is given a secret so

@@ -143,6 +143,7 @@ KNOWN: Final[Mapping[str, KnownPart]] = {
     ),
     "terminal": KnownPart(commands=("chat",)),
     "clients": KnownPart(commands=("connect", "run")),
+    "service": KnownPart(commands=("service",)),
     "files": KnownPart(settings=("files",), paths=("/files", "/files/")),
     "traces": KnownPart(),
     "claude_code": KnownPart(

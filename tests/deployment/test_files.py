@@ -17,7 +17,6 @@ from ruamel.yaml import YAML
 from codex_proxy.app.start_checks import check
 from codex_proxy.app.system import SystemClock
 from codex_proxy.cli import main
-from codex_proxy.commands.service import UNIT, plist_text
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import load, variables_of
 from tests.deployment.examples import DEPLOY, ROOT, example
@@ -43,23 +42,6 @@ TRAEFIK: Final[dict[str, Any]] = {
     }
 }
 """The keys of Traefik's file provider that are used; `*` is any name, None any value."""
-
-
-def test_the_unit_and_the_property_list_are_those_that_the_command_writes() -> None:
-    path = "PATH=%h/.local/bin:/usr/local/bin:/usr/bin:/bin"
-    unit = UNIT.format(command="%h/codex-proxy/scripts/start", workdir="%h/projects", path=path)
-    assert example("codex-proxy.service") == unit
-    home = Path("/Users/YOU")
-    path = f"{home}/.local/bin:/opt/homebrew/bin:/usr/local/bin:/usr/bin:/bin"
-    command = (str(home / "codex-proxy/scripts/start"),)
-    assert example("codex-proxy.plist") == plist_text(command, home / "projects", path)
-
-
-def test_the_property_list_keeps_every_argument_as_it_is() -> None:
-    command = ("serve", "--upstream-url", "http://x/<&'\">")
-    assert plistlib.loads(plist_text(command, Path("/w"), "/bin").encode())["ProgramArguments"] == list(
-        command
-    )
 
 
 def test_launchd_knows_every_key_of_the_property_list() -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.commands.service import unit_text
 from tests.deployment.examples import example
 from tests.waiting import PATIENCE
 
@@ -48,7 +47,10 @@ def test_systemd_would_say_what_is_wrong(tmp_path: Path) -> None:
     assert "kill mode" in systemd_complaints(tmp_path, wrong)
 
 
+@pytest.mark.part("service")
 @pytest.mark.parametrize("flags", [(), ("--port", "8080"), ("--upstream-url", 'http://127.0.0.1/a b"c$d%e;')])
 def test_systemd_takes_the_unit_that_is_installed(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    from codex_proxy.parts.service.login_service import unit_text  # it needs the part
+
     command = (sys.executable, "-P", "-m", "codex_proxy", "serve", *flags)
     assert systemd_complaints(tmp_path, unit_text(command, tmp_path / "projects", "/usr/bin:/bin")) == ""

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from codex_proxy.commands.service import (
+from codex_proxy.core.faults import UserError
+from codex_proxy.parts.service.login_service import (
+    UNIT,
     Service,
     install,
     plist_text,
@@ -20,7 +22,7 @@ from codex_proxy.commands.service import (
     uninstall,
     unit_text,
 )
-from codex_proxy.core.faults import UserError
+from tests.deployment.examples import example as deployed
 
 COMMAND = ("codex-proxy", "serve")
 
@@ -204,3 +206,20 @@ def test_a_value_that_a_file_cannot_hold_is_refused_before_anything_is_changed(
         install(service, COMMAND, tmp_path, {"PATH": path})
     assert not service.file.exists()
     assert calls.read_text() == ""
+
+
+def test_the_unit_and_the_property_list_are_those_that_the_command_writes() -> None:
+    path = "PATH=%h/.local/bin:/usr/local/bin:/usr/bin:/bin"
+    unit = UNIT.format(command="%h/codex-proxy/scripts/start", workdir="%h/projects", path=path)
+    assert deployed("codex-proxy.service") == unit
+    home = Path("/Users/YOU")
+    path = f"{home}/.local/bin:/opt/homebrew/bin:/usr/local/bin:/usr/bin:/bin"
+    command = (str(home / "codex-proxy/scripts/start"),)
+    assert deployed("codex-proxy.plist") == plist_text(command, home / "projects", path)
+
+
+def test_the_property_list_keeps_every_argument_as_it_is() -> None:
+    command = ("serve", "--upstream-url", "http://x/<&'\">")
+    assert plistlib.loads(plist_text(command, Path("/w"), "/bin").encode())["ProgramArguments"] == list(
+        command
+    )
