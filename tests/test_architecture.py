@@ -68,6 +68,7 @@ PART_WIRING = (
     r"codex_proxy\.parts\.mcp\.(settings|configured_servers|tool_source)",
     r"codex_proxy\.parts\.machines(?!\.postgresql)[\w.]*",
     r"codex_proxy\.parts\.\w+\.server_part",
+    r"codex_proxy\.parts\.upstream\.(endpoints|forms)",  # of requests that are no turns
     r"codex_proxy\.parts\.\w+(?!\.)",  # the object `PART` and the settings
 )
 """Modules of these parts that belong to the first row, too."""

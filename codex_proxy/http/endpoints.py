@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final, get_args
 
-from codex_proxy.core.passing import PASSED_PATHS
 from codex_proxy.core.turn import SANDBOXES
 from codex_proxy.http import conversations, ollama, page, responses, server_info
 from codex_proxy.http.chat import completions, create_chat_completion
@@ -24,7 +23,6 @@ from codex_proxy.http.endpoint import (
 from codex_proxy.http.listing import MAX_PAGE_ITEMS
 from codex_proxy.http.messages import count_message_tokens, create_message
 from codex_proxy.http.metrics import METER, metrics
-from codex_proxy.http.pass_through import pass_through
 from codex_proxy.http.sse import NDJSON, TEST_ENDPOINTS, OpenStreams, Released, open_streams, release_streams
 from codex_proxy.http.usage import retrieve_usage, retrieve_usage_limits
 from codex_proxy.http.websocket import open_responses_socket
@@ -147,7 +145,6 @@ _OLLAMA_WORDS: Final = (
     "Details: docs/ollama.md. It is a stream of lines of JSON, unless `stream` is false. "
     "Without a prompt no turn is run."
 )
-_WITH_FILES: Final = ("/audio/transcriptions", "/audio/translations", "/images/edits", "/images/variations")
 
 _page: Final = partial(
     Endpoint, chapter="The page", versioned=False, needs=page.PAGE, ids={"id": "Number of a turn."}
@@ -371,21 +368,14 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     _ollama("GET /api/tags", ollama.tags, OllamaModels, kind="read"),
     _ollama("GET /api/ps", ollama.ps, OllamaModels, kind="read"),
     _ollama("POST /api/show", ollama.show, OllamaModel, kind="read", body="OllamaShowRequest", counted=False),
-    *(
-        Endpoint(
-            f"POST {path}",
-            completions if path == "/completions" else pass_through,
-            Any,
-            operation_id="pass_" + path[1:].replace("/", "_"),
-            chapter="Model servers",
-            kind="turn",
-            takes_form=path in _WITH_FILES,
-            description=""
-            if path == "/completions"
-            else "Only `model` is changed. Details: docs/upstreams.md.",
-            body="PassedBody",
-        )
-        for path in PASSED_PATHS
+    Endpoint(
+        "POST /completions",
+        completions,
+        Any,
+        operation_id="pass_completions",
+        chapter="Model servers",
+        kind="turn",
+        body="PassedBody",
     ),
     Endpoint(
         "GET /usage",

@@ -116,7 +116,7 @@ def _answer(
 async def embed(request: web.Request) -> web.Response:
     """Returns embeddings, which an upstream makes.
 
-    Raises the `Fault`s of `pass_through.pass_through`.
+    Raises the `Fault`s of `pass_through.ask_upstream`.
     """
     timings = start_timings(request)
     parsed = read_embed(await read_body(request), request[CLIENT].catalog)

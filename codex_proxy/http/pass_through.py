@@ -1,12 +1,10 @@
-"""Sends requests that are no turns (embeddings, completions, ranking, audio, images, moderation) on to the upstream
-that has the model, else to the first one whose settings name the path.
+"""Sends requests that are no turns (embeddings, completions) on to the upstream that has the model, else to the first
+one whose settings name the path.
 """
 
 from __future__ import annotations
 
 import asyncio
-import mmap
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
@@ -20,113 +18,18 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.passing import PassedAnswer, PassedRequest, PassingAgent, RestOfBody
 from codex_proxy.core.turn import MODEL_SEPARATOR
 from codex_proxy.http.app_keys import RUNS, USAGE
-from codex_proxy.http.body import BodyReader, coding_of, read_body
 from codex_proxy.http.endpoint import of_absent_part
-from codex_proxy.http.middleware.access import FORM, origin_of
-from codex_proxy.http.middleware.content_log import CONTENT_LOG
+from codex_proxy.http.middleware.access import origin_of
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER, REPLY_HEADERS
 from codex_proxy.surfaces.models import DEFAULT_NAME, resolve
 from codex_proxy.surfaces.requests.body import missing_parameter
-from codex_proxy.surfaces.requests.passed import FormReader, PassedBody, form_body, json_body, passed_form
-
-MAX_FORM_HEAD: Final = 1 << 20
-"""Maximum bytes of a form in memory. A larger one is sent on while it comes if its beginning has the model; else it is
-put into a file, because clients may send the model last.
-"""
+from codex_proxy.surfaces.requests.passed import PassedBody, json_body
 
 NO_UPSTREAM: Final = (
     "{path} is served by model servers only, and the model '{model}' is not one of theirs. Add a table to the settings "
     'file, such as [upstreams.local] with url = "http://127.0.0.1:8080/v1" and paths = ["{path}"], or name a model '
     "of an upstream."
 )
-
-
-async def pass_through(request: web.Request) -> web.StreamResponse:
-    """Passes the request on to the upstream that has its model.
-
-    Serves any of `PASSED_PATHS`. Raises `Fault` NOT_FOUND if no upstream serves it, NOT_ALLOWED for the key, or the
-    upstream's failure.
-    """
-    path = request.path.removeprefix("/v1")
-    if request.content_type != FORM:
-        return await send_on(request, json_body(await read_body(request)), path)
-    passed, rest = await _read_form(request, request.headers["Content-Type"])
-    try:
-        return await send_on(request, passed, path, rest)
-    finally:
-        if rest is not None:
-            await rest.wait_for_readers()
-
-
-async def _read_form(request: web.Request, kind: str) -> tuple[PassedBody, _RestOfForm | None]:
-    """Returns a form; of a large one only its beginning, with the rest, if the model is there, and what comes behind it
-    need not be known before the form is sent on.
-    """
-    if coding_of(request.headers.getall("Content-Encoding", [])) is not None:
-        return form_body(await read_body(request), kind), None
-    reader, form = BodyReader(request), FormReader(kind)
-    head = await reader.read(MAX_FORM_HEAD)
-    log = request.get(CONTENT_LOG)
-    if log is not None:
-        log("request", head)
-    beginning = form.feed(head)
-    if reader.at_end:
-        form.end()
-        return passed_form(beginning, form), None
-    rest = _RestOfForm(reader, form)
-    if form.model is not None and request[CLIENT].models is None:
-        return passed_form(beginning, form), rest
-    return passed_form(await _read_into_file(beginning, rest), form), None
-
-
-class _RestOfForm:
-    """The rest of a form, made anew while it comes (see `RestOfBody`)."""
-
-    def __init__(self, reader: BodyReader, form: FormReader) -> None:
-        self._reader = reader
-        self._form = form
-        self._fault: Fault | None = None
-
-    @property
-    def begun(self) -> bool:
-        return self._reader.begun
-
-    @property
-    def left(self) -> int | None:
-        left = self._reader.left
-        return None if left is None else left + self._form.held
-
-    @property
-    def error(self) -> Exception | None:
-        return self._fault or self._reader.error
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        try:
-            async for chunk in self._reader:
-                if made := self._form.feed(chunk):
-                    yield made
-            self._form.end()
-        except Fault as fault:
-            self._fault = fault
-            raise
-
-    async def wait_for_readers(self) -> None:
-        await self._reader.wait_for_readers()
-
-
-async def _read_into_file(head: bytes, rest: _RestOfForm) -> memoryview:
-    try:
-        with tempfile.TemporaryFile() as file:
-            await asyncio.to_thread(file.write, head)
-            async for chunk in rest:
-                await asyncio.to_thread(file.write, chunk)
-            await asyncio.to_thread(file.flush)
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    except ConnectionError:
-        raise  # the client has left
-    except OSError as error:
-        message = f"This server has no room for the form ({error.strerror}). Put its field 'model' before its files."
-        raise Fault.of(FaultKind.UNAVAILABLE, message) from error
 
 
 async def send_on(
@@ -158,7 +61,9 @@ async def send_on(
 
 
 async def ask_upstream(request: web.Request, body: bytes, path: str) -> bytes:
-    """Returns the whole answer to a JSON body. Raises the `Fault`s of `pass_through`."""
+    """Returns the whole answer to a JSON body. Raises what `serving_upstream` does, and `Fault`: NOT_ALLOWED for the
+    key, or the upstream's failure.
+    """
     async with _open_answer(request, json_body(body), path, None) as answer:
         return b"".join([chunk async for chunk in answer.chunks()])
 

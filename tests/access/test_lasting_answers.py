@@ -163,7 +163,7 @@ SHORT: Final = frozenset(
             "GET /ui/api/choices",
         ),
         *("GET /ui/api/turns/{id}/cassette", "POST /ui/api/turns/{id}/cancel"),
-        *(() if HAS_UPSTREAMS else OF_UPSTREAMS),
+        *(() if HAS_UPSTREAMS else ("POST /api/embed", "POST /api/embeddings", "POST /completions")),
         *(SHORT_OF_SESSIONS if HAS_SESSIONS else ()),
         *(SHORT_OF_SNAPSHOTS if HAS_SNAPSHOTS else ()),
         *(SHORT_OF_MANAGED_AGENTS if HAS_MANAGED_AGENTS else ()),

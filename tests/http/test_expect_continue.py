@@ -88,7 +88,10 @@ REFUSED: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=pytest.mark.part("upstream") if "form" in case else ()) for case in REFUSED],
+)
 async def test_a_request_that_is_refused_is_not_asked_for_its_body(keyed: Proxy, case: str) -> None:
     status, request = REFUSED[case]
     async with asking(keyed, *request.pop("headers", ()), **request) as client:
@@ -125,6 +128,7 @@ async def test_one_that_does_not_wait_is_answered(tmp_path: Path) -> None:
         assert (await client.head() if head.startswith(CONTINUE) else head).startswith(b"HTTP/1.1 200 ")
 
 
+@pytest.mark.part("upstream")
 async def test_a_form_that_is_sent_on_is_asked_for(tmp_path: Path) -> None:
     parts = (
         b'Content-Disposition: form-data; name="model"\r\n\r\nlocal/small',

@@ -5,7 +5,6 @@ A further shape is a row of a table. The shapes are valid requests, or those tha
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable
 from typing import Any, Final
@@ -21,7 +20,6 @@ from codex_proxy.surfaces.messages.parse import count_tokens
 from codex_proxy.surfaces.ollama.parse import parse_chat as parse_ollama
 from codex_proxy.surfaces.requests.fields import models_in
 from codex_proxy.surfaces.requests.options import ParseContext, RequestSettings
-from codex_proxy.surfaces.requests.passed import form_body
 from codex_proxy.surfaces.responses.history import history_of
 from codex_proxy.surfaces.responses.parse import turn_of
 from tests.growth import assert_linear
@@ -406,30 +404,3 @@ def test_models_that_a_key_may_name_are_looked_for_in_time_proportional_to_the_r
 ) -> None:
     size, make = NAMING[shape]
     assert_linear(make, check, size)
-
-
-PART = b'--x\r\nContent-Disposition: form-data; name="%s"\r\n\r\n%s\r\n'
-
-
-@pytest.mark.parametrize(
-    ("size", "files"),
-    [
-        (200, lambda n: PART % (b"a", b"b") * n),
-        (4 << 20, lambda n: PART % (b"file", bytes(n))),
-        (2000, lambda n: b"--x\r\n" + b"content-disposition:" * n + b"\r\n\r\n\r\n"),
-    ],
-)
-def test_a_form_with_its_model_last_takes_time_proportional_to_its_size(
-    size: int, files: Callable[[int], bytes]
-) -> None:
-    def read(form: bytes) -> None:
-        with contextlib.suppress(Fault):
-            form_body(memoryview(form), "multipart/form-data; boundary=x")
-
-    assert_linear(lambda count: files(count) + PART % (b"model", b"m") + b"--x--\r\n", read, size)
-
-
-def test_a_form_of_very_many_parts_is_not_read_to_its_end() -> None:
-    form = PART % (b"a", b"b") * 1000 + PART % (b"model", b"m") + b"--x--\r\n"
-    with pytest.raises(Fault, match="first 1000 parts"):
-        form_body(form, "multipart/form-data; boundary=x")

@@ -14,5 +14,6 @@ PART: Final = Part(
     settings="codex_proxy.parts.upstream.upstream_specs:UpstreamSettings",
     flags=(Flag("upstream_url", "upstream_url", "URL"),),
     agent_tables={"upstreams": "codex_proxy.parts.upstream.upstream_setup:TABLES"},
+    endpoints="codex_proxy.parts.upstream.endpoints:ENDPOINTS",
     server="codex_proxy.parts.upstream.server_part:server_part",
 )

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.passing import PASSED_PATHS, pieces_of
-from codex_proxy.surfaces.requests.passed import form_body
+from codex_proxy.parts.upstream.forms import form_body
 from tests.access.keyed import key_header, write_keys
 from tests.http.serving import Proxy
 from tests.model_server import Upstream, proxy_before, upstream

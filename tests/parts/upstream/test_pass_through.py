@@ -21,7 +21,7 @@ from openai import AsyncOpenAI
 
 from codex_proxy.core.passing import PASSED_PATHS
 from codex_proxy.http.body import BODY_BUDGET
-from codex_proxy.http.pass_through import MAX_FORM_HEAD
+from codex_proxy.parts.upstream.endpoints import MAX_FORM_HEAD
 from tests.http.serving import Answer, Proxy, fake_proxy, until
 from tests.model_server import proxy_before
 from tests.web_application import serve_application
