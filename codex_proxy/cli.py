@@ -92,7 +92,10 @@ def main() -> None:
     # The program that has started this one may leave it otherwise: then no child's end would be seen, or no SIGTERM.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    # So may it have closed these, which stay open.
+    # So may it have closed these. A file would get the number of one, and children need all three.
+    while (null := os.open(os.devnull, os.O_RDWR)) < 3:
+        os.set_inheritable(null, True)
+    os.close(null)
     sys.stdin = sys.stdin or open(os.devnull, "r+", encoding="utf-8")  # noqa: SIM115
     sys.stdout = sys.stdout or open(os.devnull, "r+", encoding="utf-8")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "r+", encoding="utf-8")  # noqa: SIM115
@@ -122,11 +125,7 @@ def serve(config_file: Path | None, worker: int, **flags: Any) -> None:
     settings = load_settings(flags, config_file)
     use_log_streams()
     configure(
-        settings.log_level,
-        settings.log_format,
-        content=settings.log_content,
-        worker=worker,
-        for_good=True,
+        settings.log_level, settings.log_format, content=settings.log_content, worker=worker, for_good=True
     )
     capture_other_logs()
     for serves in declared("serve") if not worker else ():

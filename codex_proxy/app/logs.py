@@ -209,13 +209,5 @@ class LogStream(io.TextIOBase):
 
 
 def use_log_streams() -> None:
-    """Puts log streams in the place of stdout and stderr. A closed standard descriptor is opened on /dev/null first:
-    otherwise the next file or socket would get its number, and its output.
-    """
-    for descriptor in range(3):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            null = os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
-            os.set_inheritable(null, True)
+    """Puts log streams in the place of stdout and stderr."""
     sys.stdout, sys.stderr = LogStream(1), LogStream(2)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import psutil
@@ -75,6 +76,13 @@ async def running_server(
         await process.wait()
 
 
+def finish_reason(stream: str) -> Any:
+    """Why the answer of a whole stream has ended."""
+    last, done = [line[6:] for line in stream.splitlines() if line.startswith("data: ")][-2:]
+    assert done == "[DONE]"
+    return json.loads(last)["choices"][0]["finish_reason"]
+
+
 @pytest.mark.parametrize(
     "redirections",
     [
@@ -89,7 +97,7 @@ async def test_a_server_whose_output_cannot_be_written_serves_and_ends_well(
     async with running_server(tmp_path, redirections) as (there, session):
         for _ in range(2):
             async with there.open(session, "Hello.") as reply:
-                assert (await reply.text()).endswith("data: [DONE]\n\n")
+                assert finish_reason(await reply.text()) == "stop"
         there.process.terminate()
         async with asyncio.timeout(PATIENCE):
             assert await there.process.wait() == 0
@@ -108,8 +116,7 @@ async def test_a_server_whose_terminal_is_closed_ends_its_turns_and_then_itself(
             text = (await reply.content.readany()).decode()
             os.close(ours)
             text += (await reply.content.read()).decode()
-        last, done = [line[6:] for line in text.splitlines() if line.startswith("data: ")][-2:]
-        assert (json.loads(last)["choices"][0]["finish_reason"], done) == ("stop", "[DONE]")
+        assert finish_reason(text) == "stop"
         async with asyncio.timeout(PATIENCE):
             assert await there.process.wait() == 0
 
@@ -127,7 +134,7 @@ async def test_what_a_starter_has_done_to_signals_keeps_no_server_from_its_child
 ) -> None:
     async with running_server(tmp_path, "", starter=(sys.executable, "-c", CARELESS)) as (there, session):
         async with there.open(session, "Hello.") as reply:
-            assert (await reply.text()).endswith("data: [DONE]\n\n")
+            assert finish_reason(await reply.text()) == "stop"
         there.process.terminate()
         async with asyncio.timeout(PATIENCE):
             assert await there.process.wait() == 0
