@@ -98,8 +98,8 @@ class Persons:
 
     def __init__(self) -> None:
         self._asked: dict[tuple[str, str], bool] = {}
-        """The questions that were put to a person, by key and id, the oldest first, with whether the form is open. A
-        person who has closed one is not asked again.
+        """The questions that were put to a person, by key and id, the oldest first, with whether the form is open or
+        was answered. Nobody is asked twice.
         """
         self._troubles: dict[tuple[str, str], tuple[str, str]] = {}
         """Of the questions whose form had no effect the session, and why: the next wait asks them again."""
@@ -187,21 +187,19 @@ class Persons:
 
     async def _ask(self, context: Context, caller: Caller, session: str, ask: Ask, text: str) -> None:
         """Puts a question to the person, for as long as the client is connected."""
-        key, closed = (caller.owner, ask.request_id), False
+        key, answered = (caller.owner, ask.request_id), True
         try:
             answer = await context.session.elicit_form(text, schema_of(ask), context.request_id)
-            closed = not await _answer(
+            answered = await _answer(
                 caller, session, ask.request_id, ask.digest, answer, has_fields=bool(ask.fields)
             )
         except Exception as error:  # noqa: BLE001 - the client has left or broken MCP, or another one has answered
-            closed = True  # the same client would at once answer the same
+            answered = False  # the same client would at once answer the same
             self._note(key, session, error)
         finally:
             self._forms.pop(key, None)
-            if closed:
-                self._asked[key] = False
-            else:
-                self._asked.pop(key, None)
+            # Kept also if it was answered: a wait may have read the session before, and would ask once more.
+            self._asked[key] = answered
         for reader in self._readers:
             reader.look()  # no form is open any more for which the wait goes on
 

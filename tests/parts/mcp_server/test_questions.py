@@ -19,6 +19,7 @@ from codex_proxy.parts.mcp_server import questions
 from codex_proxy.parts.mcp_server.endpoints import BY_AGENT_HEADER
 from codex_proxy.parts.sessions.agents import AgentSettings
 from codex_proxy.parts.sessions.approvals import Ask
+from codex_proxy.parts.sessions.service import Sessions
 from codex_proxy.parts.sessions.sessions import Session
 from tests.http.serving import Proxy, fake_proxy
 from tests.parts.mcp_server.driving import NEW, OLD, called, mcp_client
@@ -97,6 +98,24 @@ async def test_the_person_is_shown_what_is_asked_and_decides(
     (shown,) = person.shown
     assert '"command":"/bin/bash -lc \'rm -rf build\'"' in shown
     assert "SHA-256: " in shown
+
+
+async def test_a_wait_that_has_read_the_session_before_the_answer_asks_nobody_again(
+    asking: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, person, before = Sessions.session, decides("deny"), list[Session]()
+
+    async def late(sessions: Sessions, owner: str, id: str) -> Session:
+        session = await read(sessions, owner, id)
+        if session.open_asks and not before:
+            before.extend([session] * 3)
+        return before.pop() if before else session
+
+    monkeypatch.setattr(Sessions, "session", late)
+    async with mcp_client(asking, KEY, elicitation_callback=person) as client:
+        id = await started(client)
+        assert (await called(client, "wait_session", session_id=id))["state"] == "finished"
+    assert len(person.shown) == 1
 
 
 @BOTH
