@@ -13,7 +13,7 @@ import asyncio
 import json
 import re
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from aiohttp import web
 
 from tests.http.serving import Proxy, fake_proxy, user
 from tests.response_events import message, response_with
+from tests.stream_server import Talk, stream_server
 
 FILE = Path(__file__).parent / "golden" / "upstreams" / "cases.json"
 
@@ -237,39 +238,22 @@ def ask(model: str, **more: Any) -> dict[str, Any]:
     return user(**more) | {"model": model}
 
 
-Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
 @asynccontextmanager
 async def raw_upstream(talk: Talk, listing: Talk | None = None) -> AsyncIterator[str]:
     """An upstream that does what `talk` does on each connection of a POST; its address. It has no models, unless
     `listing` answers who asks for them."""
-    open_writers: set[asyncio.StreamWriter] = set()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        open_writers.add(writer)
-        try:
-            head = await reader.readuntil(b"\r\n\r\n")
-            if head.startswith(b"GET") and listing is not None:
-                await listing(reader, writer)
-            elif head.startswith(b"GET"):
-                writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
-            else:
-                await talk(reader, writer)
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            open_writers.discard(writer)
-            writer.close()
+        head = await reader.readuntil(b"\r\n\r\n")
+        if head.startswith(b"GET") and listing is not None:
+            await listing(reader, writer)
+        elif head.startswith(b"GET"):
+            writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        else:
+            await talk(reader, writer)
 
-    server = await asyncio.start_server(connected, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-    finally:
-        server.close()
-        for writer in open_writers:
-            writer.transport.abort()
-        await asyncio.sleep(0)  # what was closed or aborted just now is gone before the loop is
+    async with stream_server(connected) as port:
+        yield f"http://127.0.0.1:{port}/v1"
 
 
 class Model:

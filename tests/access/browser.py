@@ -17,6 +17,7 @@ import psutil
 from aiohttp import web
 
 from tests.missing import skip_unless_ci
+from tests.stream_server import stream_server
 
 SCRIPT = Path(__file__).with_name("attacks.js")
 
@@ -123,17 +124,15 @@ async def rebound(pages_port: int, victim_port: int) -> AsyncIterator[int]:
     """
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-            head = await reader.readuntil(b"\r\n\r\n")
-            port = pages_port if head.startswith(OWN_PATHS) else victim_port
-            answers, asks = await asyncio.open_connection("127.0.0.1", port)
-            # One request a connection: the next one may be for the other server.
-            asks.write(head.replace(b"Connection: keep-alive", b"Connection: close"))
-            await asyncio.gather(_pump(reader, asks), _pump(answers, writer))
+        head = await reader.readuntil(b"\r\n\r\n")
+        port = pages_port if head.startswith(OWN_PATHS) else victim_port
+        answers, asks = await asyncio.open_connection("127.0.0.1", port)
+        # One request a connection: the next one may be for the other server.
+        asks.write(head.replace(b"Connection: keep-alive", b"Connection: close"))
+        await asyncio.gather(_pump(reader, asks), _pump(answers, writer))
 
-    server = await asyncio.start_server(relay, "127.0.0.1", 0)
-    async with server:
-        yield server.sockets[0].getsockname()[1]
+    async with stream_server(relay) as port:
+        yield port
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -16,6 +16,7 @@ from codex_proxy.commands import agents
 from codex_proxy.process import releases
 from codex_proxy.settings.load import load
 from tests.commands.codexes import codex, command
+from tests.stream_server import stream_server
 
 PROGRAM = "#!/bin/sh\ntouch {mark}\n{does}\n"
 
@@ -193,10 +194,8 @@ async def test_an_upstream_is_listed_by_its_host_and_nobody_is_asked(tmp_path: P
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         asked.append(await reader.readline())
-        writer.close()
 
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
+    async with stream_server(answer) as port:
         url = {
             "PROXY_UPSTREAM_URL": f"http://127.0.0.1:{port}/v1",
             "PROXY_UPSTREAM_KEY": "sk-0123456789abcdef",

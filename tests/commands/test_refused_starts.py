@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -57,8 +58,8 @@ async def store_with_two_names(folder: Path) -> AsyncIterator[dict[str, str]]:
 
 
 async def taken_port(folder: Path) -> AsyncIterator[dict[str, str]]:
-    async with await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0) as other:
-        yield {"PROXY_PORT": str(other.sockets[0].getsockname()[1])}
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        yield {"PROXY_PORT": str(other.getsockname()[1])}
 
 
 TROUBLES: dict[str, tuple[Trouble, str]] = {

@@ -18,7 +18,8 @@ import pytest
 
 from tests.faults.places import APIS, PLACES, SOON, answer_at, assert_failed
 from tests.http.serving import Proxy
-from tests.model_server import DONE, Talk, chunk, event, proxy_before, raw_upstream
+from tests.model_server import DONE, chunk, event, proxy_before, raw_upstream
+from tests.stream_server import Talk
 from tests.weather_tool import CHAT_WEATHER
 
 pytestmark = pytest.mark.part("upstream")

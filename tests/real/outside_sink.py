@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from tests.stream_server import stream_server
 from tests.waiting import PATIENCE
 
 
@@ -49,7 +50,5 @@ class OutsideSink:
 async def outside_sink() -> AsyncIterator[OutsideSink]:
     """A listening sink on a free port of loopback."""
     sink = OutsideSink()
-    listener = await asyncio.start_server(sink.refuse, "127.0.0.1", 0)
-    sink.port = listener.sockets[0].getsockname()[1]
-    async with listener:
+    async with stream_server(sink.refuse) as sink.port:
         yield sink

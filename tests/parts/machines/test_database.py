@@ -23,6 +23,7 @@ from tests.forking import run_command
 from tests.http.serving import Proxy
 from tests.http_responses.asking import create, events_of, prompt_for, proxy_and_client
 from tests.postgres import PostgresServer, server
+from tests.stream_server import stream_server
 from tests.waiting import poll
 
 SOCKET: Final = ".s.PGSQL.5432"
@@ -159,7 +160,7 @@ class Relay:
 @asynccontextmanager
 async def relay_to(database: PostgresServer, folder: Path) -> AsyncIterator[Relay]:
     relay = Relay(database, folder)
-    async with await asyncio.start_unix_server(relay.serve, folder / SOCKET):
+    async with stream_server(relay.serve, folder / SOCKET):
         yield relay
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.http.serving import Proxy, fake_proxy
+from tests.stream_server import stream_server
 
 
 @asynccontextmanager
@@ -25,7 +26,6 @@ async def several(
 async def connecting_proxy(status: int = 200) -> AsyncIterator[tuple[str, list[bytes]]]:
     """An HTTP proxy that knows CONNECT alone, or refuses it with this status. Its address, and the heads it gets."""
     heads: list[bytes] = []
-    writers: set[asyncio.StreamWriter] = set()
 
     async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):
@@ -34,28 +34,19 @@ async def connecting_proxy(status: int = 200) -> AsyncIterator[tuple[str, list[b
         writer.close()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writers.add(writer)
+        head = await reader.readuntil(b"\r\n\r\n")
+        heads.append(head)
+        method, target, _ = head.split(b" ", 2)
+        if status != 200 or method != b"CONNECT":
+            writer.write(b"HTTP/1.1 %d No\r\ncontent-length: 0\r\n\r\n" % status)
+            return
+        host, _, port = target.decode().rpartition(":")
+        there, back = await asyncio.open_connection(host, int(port))
         try:
-            head = await reader.readuntil(b"\r\n\r\n")
-            heads.append(head)
-            method, target, _ = head.split(b" ", 2)
-            if status != 200 or method != b"CONNECT":
-                writer.write(b"HTTP/1.1 %d No\r\ncontent-length: 0\r\n\r\n" % status)
-                return
-            host, _, port = target.decode().rpartition(":")
-            there, back = await asyncio.open_connection(host, int(port))
-            writers.add(back)
             writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
             await asyncio.gather(copy(reader, back), copy(there, writer))
-        except (OSError, asyncio.IncompleteReadError):
-            pass
         finally:
-            writer.close()
+            back.transport.abort()
 
-    server = await asyncio.start_server(connected, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", heads
-    finally:
-        server.close()
-        for writer in writers:
-            writer.transport.abort()
+    async with stream_server(connected) as port:
+        yield f"http://127.0.0.1:{port}", heads

@@ -23,10 +23,11 @@ from codex_proxy.settings.fields import Settings
 from codex_proxy.surfaces.answers.fault_table import TABLE
 from tests.http.serving import ENVIRONMENT, Proxy, fake_proxy, running_proxy, user
 from tests.http_responses.test_websocket import answer_to, error_of, open_socket, send
-from tests.model_server import CASES, Case, Talk, chunk, event, proxy_before, raw_upstream, text, upstream
+from tests.model_server import CASES, Case, chunk, event, proxy_before, raw_upstream, text, upstream
 from tests.parts.sessions.approving import START_KEY, keyless_proxy
 from tests.parts.upstream.serving import connecting_proxy
 from tests.response_events import message, response_with
+from tests.stream_server import Talk, stream_server
 from tests.waiting import PATIENCE, eventually
 from tests.weather_tool import CHAT_WEATHER
 
@@ -709,8 +710,8 @@ async def test_a_proxy_of_the_environment_gets_the_whole_address_and_its_own_pas
             body = text("Hello.")
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
 
-    async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
-        through = {"http_proxy": f"http://me:secret@127.0.0.1:{server.sockets[0].getsockname()[1]}"}
+    async with stream_server(talk) as port:
+        through = {"http_proxy": f"http://me:secret@127.0.0.1:{port}"}
         async with proxy_before("http://models.invalid/v1", tmp_path, through) as proxy:
             for _ in range(2):
                 assert (await proxy.ask(user() | {"model": "m"})).status == 200
