@@ -45,6 +45,7 @@ def test_a_key_that_is_to_be_asked_and_may_not_answer_is_refused(tmp_path: Path)
         add(settings_of(tmp_path), "mine", {"approvals": "ask"}, replace=False)
 
 
+@pytest.mark.part("claude_code")
 async def test_no_child_has_the_key_that_may_approve(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"approvals": "ask", "api_key": KEY, "sandbox": "danger-full-access"}
     async with claude_proxy(tmp_path, {"PROXY_API_KEY": KEY}, **settings) as proxy:

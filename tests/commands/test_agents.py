@@ -48,6 +48,7 @@ def program(folder: Path, name: str, does: str, *, package: str = "", version: s
     return bin_folder
 
 
+@pytest.mark.part("acp")
 async def test_every_agent_is_listed_with_the_command_that_gets_it(tmp_path: Path) -> None:
     found = await listed(tmp_path)
     assert list(found) == [
@@ -62,6 +63,7 @@ async def test_every_agent_is_listed_with_the_command_that_gets_it(tmp_path: Pat
     assert found["fake"]["installed"]
 
 
+@pytest.mark.part("acp")
 async def test_the_release_of_a_program_of_npm_is_known_without_a_start_of_it(tmp_path: Path) -> None:
     path = program(tmp_path, "gemini", "exit 1", package="@google/gemini-cli", version="0.61.0")
     gemini = (await listed(tmp_path, path=path))["gemini"]
@@ -70,6 +72,7 @@ async def test_the_release_of_a_program_of_npm_is_known_without_a_start_of_it(tm
     assert not (tmp_path / "STARTED").exists()
 
 
+@pytest.mark.part("acp")
 async def test_a_program_of_another_package_is_asked_for_its_release(tmp_path: Path) -> None:
     path = program(tmp_path, "qwen", 'echo "Qwen Code v1.2.3 (abc)"')
     qwen = (await listed(tmp_path, path=path))["qwen"]
@@ -84,6 +87,7 @@ async def test_a_program_of_another_package_is_asked_for_its_release(tmp_path: P
         ("sleep 60", "within"),
     ],
 )
+@pytest.mark.part("acp")
 async def test_a_program_that_tells_no_release_is_listed_with_what_went_wrong(
     does: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +103,7 @@ async def test_a_program_that_tells_no_release_is_listed_with_what_went_wrong(
     assert "Not as it should be:" in agents.as_text(found)
 
 
+@pytest.mark.part("acp")
 async def test_control_characters_of_a_program_are_shown_as_text(tmp_path: Path) -> None:
     path = program(tmp_path, "qwen", "printf 'no \\033[31mred\\n' >&2; exit 3")
     search = f"{path}{os.pathsep}/usr/bin{os.pathsep}/bin"
@@ -118,6 +123,7 @@ def test_the_release_of_a_python_package_is_that_of_the_environment_of_its_progr
     assert releases.release_of_package(str(link), "my-agent") == ""
 
 
+@pytest.mark.part("acp")
 async def test_a_key_that_the_program_gets_is_a_sign_in_and_so_is_the_file_of_one(tmp_path: Path) -> None:
     path = program(tmp_path, "gemini", "exit 1", package="@google/gemini-cli", version="0.61.0")
     assert (await listed(tmp_path, path=path))["gemini"]["signed_in"] is False  # it was never used here
@@ -131,6 +137,7 @@ async def test_a_key_that_the_program_gets_is_a_sign_in_and_so_is_the_file_of_on
     assert (await listed(tmp_path, path=path))["gemini"]["signed_in"] is True
 
 
+@pytest.mark.part("acp")
 async def test_the_sign_in_of_an_adapter_is_looked_for_where_its_variable_says(tmp_path: Path) -> None:
     package = "@agentclientprotocol/claude-agent-acp"
     path = program(tmp_path, "claude-agent-acp", "exit 1", package=package, version="0.101.0")
@@ -141,6 +148,7 @@ async def test_the_sign_in_of_an_adapter_is_looked_for_where_its_variable_says(t
     assert (await listed(tmp_path, path=path, CLAUDE_CONFIG_DIR=moved))["claude-acp"]["signed_in"] is True
 
 
+@pytest.mark.part("claude_code")
 async def test_claude_code_is_found_with_its_release_and_its_sign_in(tmp_path: Path) -> None:
     path = program(tmp_path, "claude", 'echo "2.1.332 (Claude Code)"')
     claude = (await listed(tmp_path, path=path))["claude-code"]
@@ -174,6 +182,7 @@ async def test_a_codex_is_the_agent_whose_protocol_it_speaks(tmp_path: Path) -> 
     assert old["codex-proto"]["version"] == "0.42.0"
 
 
+@pytest.mark.part("acp")
 async def test_what_the_settings_choose_is_marked_and_has_the_program_that_they_name(tmp_path: Path) -> None:
     path = program(tmp_path, "my-gemini", "echo 9.9.9")
     chosen = {"PROXY_AGENT": "gemini", "PROXY_ACP_COMMAND": f"{path}/my-gemini --acp"}
@@ -189,6 +198,7 @@ async def test_what_the_settings_choose_is_marked_and_has_the_program_that_they_
     assert "npm install -g @qwen-code/qwen-code" in done.out
 
 
+@pytest.mark.part("upstream")
 async def test_an_upstream_is_listed_by_its_host_and_nobody_is_asked(tmp_path: Path) -> None:
     asked: list[bytes] = []
 

@@ -33,7 +33,11 @@ def test_every_start_in_a_terminal_has_another_key(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("terminal")
 @pytest.mark.parametrize(
     ("worker", "more"),
-    [(1, {}), (0, {"store": "postgresql://localhost/x"}), (0, {"api_key": "the key of the operator"})],
+    [
+        (1, {}),
+        pytest.param(0, {"store": "postgresql://localhost/x"}, marks=pytest.mark.part("machines")),
+        (0, {"api_key": "the key of the operator"}),
+    ],
 )
 def test_several_processes_and_servers_with_keys_have_none(
     tmp_path: Path, worker: int, more: dict[str, Any]

@@ -348,6 +348,7 @@ async def test_events_of_responses_are_as_described(full_proxy: Proxy, scenario:
             assert complaints(says("Response"), event["response"]) == []
 
 
+@pytest.mark.part("managed_agents")
 def test_every_operation_has_an_answer_without_error_unless_it_only_refuses() -> None:
     without = [
         operation["operationId"]
@@ -359,6 +360,7 @@ def test_every_operation_has_an_answer_without_error_unless_it_only_refuses() ->
     assert without == [*of_openai, "archive_session_thread"]
 
 
+@pytest.mark.part("sessions")
 def test_the_agents_api_is_described_with_its_header_its_filters_and_its_conflicts() -> None:
     paths = whole_document()["paths"]
     sessions = {each["name"]: each for each in paths["/agents/sessions"]["get"]["parameters"]}

@@ -20,6 +20,9 @@ HANGS: Final = 1800
 """Seconds after which the tests of a copy are given up."""
 DECLARED: Final = ("agents/test_registry.py", "contract", "scripts/test_configuration.py", "settings")
 """The tests of what parts declare: agents, settings, pages."""
+TENTHS: Final = 10
+OTHER_PROGRAMS: Final = ("clients", "parts", "real")
+"""The folders of tests that run programs of others, and of those of parts."""
 
 
 def copy_without(names: Iterable[str], folder: Path) -> Path:
@@ -70,3 +73,13 @@ def test_every_test_file_of_the_core_is_collected_without_any_part(tmp_path: Pat
     copy = copy_without(KNOWN, tmp_path)
     collected = run_tests(copy, "--collect-only", "tests")
     assert len(re.findall(r"^tests/", collected, re.MULTILINE)) > 300
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(HANGS + 60)
+@pytest.mark.parametrize("tenth", range(TENTHS))
+def test_the_tests_of_the_core_pass_without_any_part(tenth: int, tmp_path: Path) -> None:
+    tests = copy_without(KNOWN, tmp_path) / "tests"
+    found = sorted(str(file.relative_to(tests.parent)) for file in tests.rglob("test_*.py"))
+    files = [file for file in found if file.split("/")[1] not in OTHER_PROGRAMS]
+    run_tests(tests.parent, "-n", "2", *files[tenth::TENTHS])

@@ -57,7 +57,9 @@ async def test_an_empty_pipe_asks_nothing(tmp_path: Path) -> None:
     assert "there is no question" in done.err
 
 
-@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+@pytest.mark.parametrize(
+    "errors", ["strict", pytest.param("surrogateescape", marks=pytest.mark.part("sessions"))]
+)
 async def test_input_that_is_no_text_asks_nothing(tmp_path: Path, errors: str) -> None:
     async with fake_proxy(tmp_path) as proxy:
         variables = {"PROXY_PORT": str(proxy.server.port), "PYTHONIOENCODING": f"utf-8:{errors}"}
