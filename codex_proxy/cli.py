@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
+import io
 import os
 import signal
 import sys
@@ -99,6 +100,8 @@ def main() -> None:
     sys.stdin = sys.stdin or open(os.devnull, "r+", encoding="utf-8")  # noqa: SIM115
     sys.stdout = sys.stdout or open(os.devnull, "r+", encoding="utf-8")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "r+", encoding="utf-8")  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # for what the locale's coding does not have
 
 
 @main.command(short_help="Serve the agent through the HTTP APIs.")

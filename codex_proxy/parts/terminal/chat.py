@@ -61,6 +61,10 @@ def commands(_say: Callable[..., None], settings_option: Callable[..., Any]) -> 
         If input or output is a pipe, PROMPT or the input is one message:
         echo "What does this folder hold?" | codex-proxy chat
         """
+        of_new = {name: of_session[name] for name in ("agent", "folder", "sandbox", "in_worktree")}
+        if resume is not None and (given := [name for name, value in of_new.items() if value]):
+            flag = "--worktree" if given[0] == "in_worktree" else f"--{given[0]}"
+            raise click.UsageError(f"{flag} is chosen when a session begins: leave it out, or --resume.")
         sys.exit(run(prompt or "", resume, settings, **of_session))
 
     return [chat]

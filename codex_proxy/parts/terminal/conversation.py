@@ -5,6 +5,7 @@ can be done with it. Methods raise `UserError`.
 from __future__ import annotations
 
 import asyncio
+import math
 import uuid
 from collections.abc import Iterator
 from contextlib import aclosing
@@ -100,11 +101,11 @@ class Conversation:
 
     # --- what happens -----------------------------------------------------------------------------
 
-    async def follow(self, connected: asyncio.Future[None]) -> None:
+    async def follow(self, connected: asyncio.Future[None], patience: float = math.inf) -> None:
         """Tells the listener what happens, for ever. `connected` is done when events come, or has the error that the
-        first attempt ended with.
+        first attempt ended with. `patience`: the seconds without a connection after which it raises `UserError`.
         """
-        pause = FIRST_PAUSE
+        pause, lost = FIRST_PAUSE, 0.0
         while True:
             try:
                 async with aclosing(self.server.events(f"{EVENTS}?include_obfuscation=false")) as events:
@@ -113,7 +114,7 @@ class Conversation:
                             await self.catch_up()
                         elif not connected.done():
                             connected.set_result(None)
-                        pause = FIRST_PAUSE
+                        pause, lost = FIRST_PAUSE, 0.0
                         self._on_any(event)
                 if not connected.done():
                     raise UserError(NOT_OURS)
@@ -125,7 +126,10 @@ class Conversation:
                 message = str(error)
             if pause == FIRST_PAUSE:
                 self.listener.on_lost(f"{message} Trying again.")
+            if lost >= patience:
+                raise UserError(f"{message} The answer goes on in the session: --resume {self.id} shows it.")
             await asyncio.sleep(pause)
+            lost += pause
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def catch_up(self) -> None:

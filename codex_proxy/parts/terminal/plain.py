@@ -14,6 +14,8 @@ from codex_proxy.parts.terminal.turn_files import MAX_NAMED, file_line, headline
 
 STATUSES: Final = {"completed": 0, "failed": 1, "cancelled": 130}
 """The exit statuses, by the end of the turn."""
+PATIENCE: Final = 60.0
+"""The seconds for which a server may be away, as one is that is started anew."""
 
 
 class PlainChat(Listener):
@@ -40,7 +42,7 @@ class PlainChat(Listener):
         """Returns the exit status. Raises `UserError`, and `OSError` where nobody reads what is written."""
         loop = asyncio.get_running_loop()
         connected: asyncio.Future[None] = loop.create_future()
-        self._do(self._conversation.follow(connected))
+        self._do(self._conversation.follow(connected, PATIENCE))
         await connected
         await self._conversation.begin(resume)
         loop.add_signal_handler(signal.SIGINT, self._on_interrupt)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from codex_proxy.commands.running_server import Server
 from codex_proxy.core.faults import UserError
+from codex_proxy.parts.terminal import plain
 from codex_proxy.parts.terminal.conversation import Conversation
 from tests.commands.codexes import CommandResult, command, environment
 from tests.commands.other_servers import other_server
@@ -279,3 +281,45 @@ async def test_a_model_server_answers_without_a_folder(tmp_path: Path) -> None:
         async with Server(f"{proxy.url}/v1", None) as server:
             [summary] = await Conversation(server).newest()
         assert (summary["mode"], summary["folder"]) == ("model", None)
+
+
+async def test_a_pipe_ends_with_the_way_on_where_the_server_stays_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plain, "PATIENCE", 0.0)
+    written, told = list[str](), list[str]()
+    async with AsyncExitStack() as stack:
+        async with fake_proxy(tmp_path) as proxy:
+            server = await stack.enter_async_context(Server(f"{proxy.url}/v1", ""))
+            conversation = Conversation(server)
+            chat = plain.PlainChat(conversation, written.append, told.append)
+            running = asyncio.create_task(chat.run("[[fake:count n=3000 delay=20]]", None))
+            await eventually(lambda: written)
+        async with asyncio.timeout(PATIENCE):
+            assert await running == 1
+    assert told[-1].endswith(f"The answer goes on in the session: --resume {conversation.id} shows it.")
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [("--sandbox", "read-only"), ("--worktree",), ("--folder", "."), ("--agent", "fake")],
+    ids=lambda flags: flags[0],
+)
+async def test_what_is_chosen_when_a_session_begins_is_refused_for_one_that_goes_on(
+    flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    done = await command(tmp_path, "chat", "--resume", "last", *flags, "hi")
+    assert (done.status, done.out) == (2, "")
+    assert f"{flags[0]} is chosen when a session begins: leave it out, or --resume." in done.err
+
+
+@sessions
+@pytest.mark.parametrize("coding", ["latin-1", "ascii"])
+async def test_a_character_that_the_output_does_not_have_is_written_as_its_escape(
+    coding: str, tmp_path: Path
+) -> None:
+    async with fake_proxy(tmp_path) as proxy:
+        asked = '[[fake:text say="\\u65e5."]]'
+        done = await pipe_into_chat(proxy, tmp_path, asked, PYTHONIOENCODING=coding)
+    assert (done.status, done.err) == (0, "")
+    assert done.out == "\\u65e5.\n"
