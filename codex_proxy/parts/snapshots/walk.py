@@ -8,7 +8,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -17,7 +17,7 @@ from codex_proxy.files.reading import lasting, read_file
 from codex_proxy.files.writing import STAGING_PREFIX
 from codex_proxy.parts.snapshots import ignored
 from codex_proxy.parts.snapshots.ignored import IgnoreFile, Rules
-from codex_proxy.parts.snapshots.known import NO_MARK, KnownFolder, entry_of_unkept
+from codex_proxy.parts.snapshots.known import NO_MARK, KnownFolder, device_with_times, entry_of_unkept
 from codex_proxy.parts.snapshots.objects import NewObjects, TreeEntry, encode_tree
 
 MAX_DEPTH: Final = 200
@@ -78,6 +78,8 @@ class Walk:
         self._is_given = False
         self._wanted: set[bytes] = set()
         """The paths that no rule leaves out, with the folders above them."""
+        self._device: int | None = None
+        """The file system in which a folder's times tell whether it has the same names; None: they may not."""
 
     def take(
         self,
@@ -101,6 +103,8 @@ class Walk:
         except OSError as error:
             raise SnapshotError(f"the folder cannot be read: {error.strerror}") from None
         try:
+            if not self._wanted:
+                self._device = device_with_times(here)
             found = self._folder(here, (), known, self._rules.outside)
         finally:
             os.close(here)
@@ -110,30 +114,68 @@ class Walk:
         """Returns what is now in a folder, given by a descriptor and its path below the kept one."""
         if len(path) > MAX_DEPTH:
             raise SnapshotError(f"more than {MAX_DEPTH} folders are in each other")
+        mark = self._mark_of(here)
+        if mark is not None and mark == known.mark:
+            # Most folders are as they were: this is what a snapshot's time is spent for.
+            own = rules.with_file(self._own_rules(here, path, known))
+            if own.digest == known.rules and self._has_known_files(here, known):
+                return self._as_known(here, path, known, own)
+        mark = mark and lasting(mark)  # before its names are read: what comes meanwhile is seen the next time
         found = _entries(here)
         self._count_in(len(found), 0)
         rules = rules.with_file(self._own_rules(here, path, found))
-        now = KnownFolder(rules.digest)
+        now = KnownFolder(rules.digest, mark)
         has_old_rules = known.rules == rules.digest
         marks, folders = self._look(found, known.left_out if has_old_rules and not self._wanted else {}, now)
-        # Most folders are as they were: this is what a snapshot's time is spent for.
-        if (
-            has_old_rules
-            and marks == known.marks
-            and all(map(partial(self._is_final, known), known.not_kept))
-        ):
+        if has_old_rules and marks == known.marks and self._are_final(known):
             now.take_files_of(known)
             self._count_in(0, now.bytes)
         else:
             self._add_files(here, path, marks, known, now, rules)
-        for name in folders:
+        self._add_folders(here, path, folders, known, now, rules)
+        return now
+
+    def _mark_of(self, folder: int) -> StatusMark | None:
+        """Returns the mark of a folder, if it has the same names as long as it has the same mark."""
+        status = os.fstat(folder)
+        return status_mark(status) if status.st_dev == self._device else None
+
+    def _has_known_files(self, here: int, known: KnownFolder) -> bool:
+        """Whether the files and links of a folder that has the same names are as they are known."""
+        try:
+            marks = list(map(status_mark, map(partial(os.lstat, dir_fd=here), known.marks)))
+        except OSError:
+            return False
+        return marks == [*known.marks.values()] and self._are_final(known)
+
+    def _as_known(self, here: int, path: tuple[str, ...], known: KnownFolder, rules: Rules) -> KnownFolder:
+        """As `_folder`, of one in which only what is below its folders may have changed."""
+        self._count_in(known.count, known.bytes)
+        if not known.folders:
+            self._name_not_kept(path, known)
+            return known
+        now = KnownFolder(known.rules, known.mark)
+        now.take_files_of(known)
+        now.left_out = known.left_out
+        self._add_folders(here, path, known.folders, known, now, rules)
+        return now
+
+    def _add_folders(
+        self,
+        here: int,
+        path: tuple[str, ...],
+        names: Iterable[str],
+        known: KnownFolder,
+        now: KnownFolder,
+        rules: Rules,
+    ) -> None:
+        """Adds the folders below, and the tree of all."""
+        for name in names:
             self._check_time()
             self._add_folder(here, (*path, name), known, now, rules)
-        for name in now.not_kept:
-            self._name((*path, name))
+        self._name_not_kept(path, now)
         is_old = now.has_tree_of(known)
         now.digest = known.digest if is_old else self._objects.add("tree", encode_tree(now.tree()))
-        return now
 
     def _look(
         self, found: Mapping[str, os.DirEntry[str]], left_out: Mapping[str, bool], now: KnownFolder
@@ -239,6 +281,9 @@ class Walk:
             else:
                 now.not_kept.append(name)
 
+    def _are_final(self, known: KnownFolder) -> bool:
+        return not known.not_kept or all(self._is_final(known, name) for name in known.not_kept)
+
     def _is_final(self, known: KnownFolder, name: str) -> bool:
         """Whether nothing else comes of a file with the same mark: that it is not kept may have another reason, and
         the most bytes may be others by now.
@@ -260,6 +305,10 @@ class Walk:
                 raise SnapshotError(f"a file cannot be read: {error.strerror}") from None
             return mark, entry_of_unkept(mark)
         return mark, TreeEntry(_mode_in_tree(mark[0]), self._objects.add("blob", content))
+
+    def _name_not_kept(self, path: tuple[str, ...], folder: KnownFolder) -> None:
+        for name in folder.not_kept:
+            self._name((*path, name))
 
     def _name(self, path: tuple[str, ...]) -> None:
         if len(self._not_kept) <= MAX_LEFT_OUT:

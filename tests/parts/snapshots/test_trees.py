@@ -16,8 +16,9 @@ from codex_proxy.parts.snapshots.records import TurnFiles
 from codex_proxy.parts.snapshots.reverting import revert
 from codex_proxy.parts.snapshots.walk import Limits
 from tests.parts.snapshots.random_files import change, files_in
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, eventually
 
+GIT = "/usr/bin/git"
 LIMITS = Limits(files=10_000, bytes=1 << 26, file_bytes=1 << 20)
 
 
@@ -26,7 +27,7 @@ def test_random_turns_are_reverted_and_forked_bit_by_bit(seed: int, tmp_path: Pa
     choose, folder = random.Random(seed), tmp_path / "work"
     folder.mkdir()
     name = FolderName("owner", str(folder))
-    snapshots = FolderSnapshots("/usr/bin/git", tmp_path / "state", name.place)
+    snapshots = FolderSnapshots(GIT, tmp_path / "state", name.place)
 
     def take(ref: str) -> str:
         return snapshots.take(name, LIMITS, time.monotonic() + PATIENCE, [ref]).tree
@@ -48,3 +49,67 @@ def test_random_turns_are_reverted_and_forked_bit_by_bit(seed: int, tmp_path: Pa
         fork.mkdir()
         write_tree(snapshots, changed, str(fork))
         assert files_in(fork) == after
+
+
+async def test_folders_whose_names_are_not_read_again_are_kept_bit_by_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("codex_proxy.files.reading.FRESH", 0)
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / ".gitignore").write_text("")
+    name, until = FolderName("owner", str(folder)), time.monotonic() + PATIENCE
+    snapshots = FolderSnapshots(GIT, tmp_path / "state", name.place)
+    for seed in range(24):
+        choose = random.Random(seed)
+        match seed % 4:
+            case 1:  # in place, so that the folders' times stay
+                files = [file for file in folder.rglob("*") if file.is_file() and not file.is_symlink()]
+                choose.choice(files).write_text(f"{seed}")
+            case 3:
+                (folder / ".gitignore").write_text(choose.choice(["-x", "a", "inner", "b.txt", "sub/"]))
+            case _:
+                change(os.fsencode(folder), choose)
+        await clock_of_files_goes_on(tmp_path)
+        anew = FolderSnapshots(GIT, tmp_path / f"state{seed}", name.place)
+        tree = anew.take(name, LIMITS, until, []).tree
+        assert [snapshots.take(name, LIMITS, until, []).tree for _ in range(2)] == [tree, tree], seed
+
+
+@pytest.mark.parametrize(("where", "expected"), [("settled", 0), ("changed just now", 2), ("far away", 2)])
+async def test_names_are_read_again_only_where_a_folders_times_do_not_tell_of_them(
+    where: str, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if where != "changed just now":
+        monkeypatch.setattr("codex_proxy.files.reading.FRESH", 0)
+    if where == "far away":
+        monkeypatch.setattr("codex_proxy.parts.snapshots.walk.device_with_times", lambda _: None)
+    folder = tmp_path / "work"
+    (folder / "below").mkdir(parents=True)
+    (folder / "below" / "file").write_text("1")
+    await clock_of_files_goes_on(tmp_path)
+    name, until = FolderName("owner", str(folder)), time.monotonic() + PATIENCE
+    snapshots = FolderSnapshots(GIT, tmp_path / "state", name.place)
+    read, scandir = [0], os.scandir
+
+    def read_names(folder: int | str) -> object:
+        read[0] += isinstance(folder, int)
+        return scandir(folder)
+
+    before = snapshots.take(name, LIMITS, until, []).tree
+    monkeypatch.setattr(os, "scandir", read_names)
+    assert snapshots.take(name, LIMITS, until, []).tree == before
+    assert read[0] == expected
+    (folder / "below" / "new").write_text("2")
+    assert snapshots.take(name, LIMITS, until, []).tree != before
+
+
+async def clock_of_files_goes_on(folder: Path) -> None:
+    """Returns once a file that is changed gets another time than one that was changed before this call."""
+    first, probe = time.time_ns(), folder / "probe"
+
+    def goes_on() -> bool:
+        probe.write_text("")
+        return probe.stat().st_mtime_ns > first
+
+    await eventually(goes_on)
