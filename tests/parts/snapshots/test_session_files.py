@@ -107,3 +107,16 @@ async def test_a_file_of_a_session_can_be_given_to_another_one(tmp_path: Path) -
         resource = {"type": "file", "file_id": file.id, "mount_path": "given/a.txt"}
         await client.new_session(resources=[resource], **here)
         assert (folder / "given" / "a.txt").read_text() == "What it has made."
+
+
+async def test_what_a_turn_has_done_to_files_is_read_by_the_id_of_the_managed_session(tmp_path: Path) -> None:
+    async with snapshot_proxy(tmp_path) as (agents, folder):
+        client = ManagedClient(agents.proxy)
+        session = await client.new_session(metadata={"workdir": str(folder)})
+        await turn(client, session, lambda: (folder / "a.py").write_text("by anybody\n"))
+        [found] = (await agents.ask("GET", f"/sessions/{session}/turns")).body["data"]
+        changes = (await agents.ask("GET", f"/sessions/{session}/turns/{found['id']}/changes")).body
+        assert [(each["path"], each["diff"]) for each in changes["data"]] == [
+            ("a.py", "@@ -0,0 +1 @@\n+by anybody\n")
+        ]
+        assert not [each for each in await client.events(session) if "a.py" in str(each)]
