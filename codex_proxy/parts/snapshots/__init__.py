@@ -56,7 +56,7 @@ PART: Final = Part(
     uses=("sessions",),
     settings="codex_proxy.parts.snapshots:SnapshotSettings",
     endpoints="codex_proxy.parts.snapshots.endpoints:ENDPOINTS",
-    checks="codex_proxy.parts.snapshots.checks:checks",
-    exported="codex_proxy.parts.snapshots.exporting:exported",
+    checks="codex_proxy.parts.snapshots.server_part:checks",
+    exported="codex_proxy.parts.snapshots.server_part:exported",
     server="codex_proxy.parts.snapshots.server_part:server_part",
 )

@@ -26,9 +26,8 @@ from codex_proxy.parts.snapshots.folders import FolderName, FolderSnapshots, Kep
 from codex_proxy.parts.snapshots.git import GitError
 from codex_proxy.parts.snapshots.ignored import rules_above
 from codex_proxy.parts.snapshots.records import KIND, TurnFiles, files_in, files_of, record_id, worktree_of
-from codex_proxy.parts.snapshots.threads import in_thread
+from codex_proxy.parts.snapshots.threads import Writer, Writers, in_thread
 from codex_proxy.parts.snapshots.walk import Limits, NotKeptError, RulesUsed, SnapshotError
-from codex_proxy.parts.snapshots.writers import Writer, Writers
 from codex_proxy.runs.observers import TURN_ORIGIN
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import NotStored, StoreUnavailable

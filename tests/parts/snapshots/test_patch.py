@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from codex_proxy.commands.store import export
-from codex_proxy.parts.snapshots import exporting
+from codex_proxy.parts.snapshots import server_part
 from codex_proxy.settings.fields import Settings
 from tests.http.serving import settings_of
 from tests.parts.snapshots.test_forks import fork
@@ -96,7 +96,7 @@ async def test_an_export_of_the_store_has_the_patch_of_each_turn(
     assert (tmp_path / "copy" / "b").read_bytes() == b"\xff\n"
     assert found[ids[2]]["patch"] == ""
 
-    monkeypatch.setattr(exporting, "MAX_PATCH", 10)
+    monkeypatch.setattr(server_part, "MAX_PATCH", 10)
     assert (await exported_turns(settings))[ids[0]]["patch_missing"] == "it has more than 10 bytes"
     monkeypatch.setenv("PATH", "")
     assert "there is no git" in (await exported_turns(settings))[ids[0]]["patch_missing"]

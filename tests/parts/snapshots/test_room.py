@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 
 from codex_proxy.core.faults import FaultKind, UserError
-from codex_proxy.parts.snapshots.checks import checks
 from codex_proxy.parts.snapshots.difference import Difference
 from codex_proxy.parts.snapshots.folders import FolderSnapshots
 from codex_proxy.parts.snapshots.git import MANY_REFS, GitDirectory, GitError, git_on_path, write_fault
 from codex_proxy.parts.snapshots.handlers import KEEPER
 from codex_proxy.parts.snapshots.objects import TreeEntry
 from codex_proxy.parts.snapshots.repositories import commit_to_branch
-from codex_proxy.parts.snapshots.server_part import server_part
+from codex_proxy.parts.snapshots.server_part import checks, server_part
 from tests.http.serving import settings_of
 from tests.parts.snapshots.test_alone import proxy_at, writing
 from tests.parts.snapshots.test_worktrees import in_worktree

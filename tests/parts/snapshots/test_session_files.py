@@ -8,7 +8,7 @@ from pathlib import Path
 import anthropic
 import pytest
 
-from codex_proxy.parts.snapshots import session_files
+from codex_proxy.parts.snapshots import artifacts
 from tests.parts.managed_agents.driving import sdk
 from tests.parts.managed_agents.following import ManagedClient, message, result
 from tests.parts.snapshots.working import snapshot_proxy
@@ -84,7 +84,7 @@ async def test_a_file_that_became_a_link_is_offered_no_more_and_head_reads_none(
         async with sdk(agents.proxy) as api:
             [file] = (await api.beta.files.list(scope_id=session)).data
             with monkeypatch.context() as patched:
-                patched.delattr(session_files, "content_of")
+                patched.delattr(artifacts, "content_of")
                 head = await agents.proxy.send("HEAD", f"/v1/files/{file.id}/content")
                 assert (head.status, head.headers["Content-Length"]) == (200, "3")
 
