@@ -146,6 +146,13 @@ def _folders_above(path: bytes) -> Iterator[bytes]:
         yield path
 
 
+def _without_case(path: bytes) -> str:
+    """Returns what two paths have in common that are one where case does not count. Where it does, the file of the one
+    is taken for one that makes room for the other, which then finds its place taken.
+    """
+    return os.fsdecode(path).casefold()
+
+
 class _DiffersError(Exception):
     """Something else is at a path than is expected there."""
 
@@ -164,7 +171,8 @@ class _Comparison:
         """The folders in whose place a file comes."""
         self._root = root
         self._removed = removed
-        self._emptied = {above for path in removed for above in _folders_above(path)}
+        self._removed_names = set(map(_without_case, removed))
+        self._emptied = {_without_case(above) for path in removed for above in _folders_above(path)}
         self._mode_bits = PERMISSIONS if exact_modes else stat.S_IXUSR
 
     def differing(self, ordered: Sequence[FileChange]) -> list[bytes]:
@@ -188,14 +196,14 @@ class _Comparison:
         except FileNotFoundError:
             return change.before is None
         except NotADirectoryError:
-            is_cleared = not self._removed.isdisjoint(_folders_above(change.path))
+            is_cleared = not self._removed_names.isdisjoint(map(_without_case, _folders_above(change.path)))
             return change.before is None and is_cleared
 
     def _may_be_cleared(self, path: bytes, place: int, name: bytes) -> bool:
         """Whether a folder is empty, or has files that are removed; if it has others, too, it will stay, and the file
         finds its place taken.
         """
-        if path in self._emptied:
+        if _without_case(path) in self._emptied:
             return True
         with opened_below(".", [name], at=place) as folder:
             return not _names_in(folder)

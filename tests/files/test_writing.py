@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from codex_proxy.files import writing
 from codex_proxy.files.changes import FileChange, FileState, digest_of
 from codex_proxy.files.writing import STAGING_PREFIX, PartlyWrittenError, write_changes
-from tests.files.trees import Contents, Entry, Tree, changes_between, link, put, tree_at
+from tests.files.trees import Contents, Entry, Tree, changes_between, count_no_case, link, put, tree_at
 
 OLD = {
     b"a.py": Entry(b"old\n"),
@@ -402,3 +402,59 @@ def test_a_stranger_s_folder_of_a_killed_writing_puts_nothing_where_programs_obe
     (tmp_path / ".codex-proxy-1" / "interrupted").write_text(json.dumps({"old0": hook}))
     assert write(tmp_path, {b"z": Entry(b"old")}, {b"z": Entry(b"new")}) == []
     assert not (tmp_path / ".git").exists()
+
+
+FILE, OTHER = Entry(b"one\n"), Entry(b"two\n")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({b"Readme": FILE}, {b"README": OTHER}),
+        ({b"dir/x": FILE, b"dir/y": FILE}, {b"Dir/x": FILE, b"Dir/Y": OTHER}),
+        ({b"name": FILE}, {b"Name/inner": FILE, b"Name/Sub/x": OTHER}),
+        ({b"A/inner": FILE}, {b"a": link(b"inner"), b"A.txt": OTHER}),
+    ],
+)
+def test_names_change_their_case_where_case_does_not_count(
+    before: Tree, after: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path / "folder", before)
+    with monkeypatch.context() as patched:
+        count_no_case(patched)
+        assert write(tmp_path / "folder", before, after) == []
+    assert tree_at(tmp_path / "folder") == after
+    with monkeypatch.context() as patched:
+        count_no_case(patched)
+        assert write(tmp_path / "folder", after, before) == []
+    assert tree_at(tmp_path / "folder") == before
+
+
+@pytest.mark.parametrize(
+    ("there", "added", "refused"),
+    [
+        ({b"Readme": FILE}, {b"README": OTHER}, b"README"),
+        ({b"Name": FILE}, {b"name/x": OTHER}, b"name/x"),
+        ({b"Name/x": FILE}, {b"name": OTHER}, b"name"),
+        ({}, {b"a": FILE, b"A": OTHER, b"b": FILE}, b"a"),
+        ({}, {b"a": FILE, b"A/x": OTHER}, b"a"),
+    ],
+)
+def test_two_names_that_are_one_where_case_does_not_count_are_refused(
+    there: Tree, added: Tree, refused: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    put(folder, there)
+    with monkeypatch.context() as patched:
+        count_no_case(patched)
+        assert write(folder, {}, added) == [refused]
+    assert tree_at(folder) == there
+
+
+def test_a_folder_is_not_taken_for_one_with_other_case_where_case_counts(tmp_path: Path) -> None:
+    folder, there = tmp_path / "folder", {b"a/x": FILE, b"A/mine": OTHER, b"b": FILE, b"B": OTHER}
+    put(folder, there)
+    assert write(folder, {b"a/x": FILE}, {b"A": FILE}) == [b"A"]
+    assert write(folder, {b"b": FILE}, {b"B/x": FILE}) == [b"B/x"]
+    assert tree_at(folder) == there

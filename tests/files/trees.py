@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import pytest
 
 from codex_proxy.files.changes import FileChange, FileState, digest_of
 
@@ -86,3 +88,32 @@ class Contents:
     def __call__(self, state: FileState) -> list[bytes]:
         content = self._of[state.digest]
         return [content[:1], content[1:]]
+
+
+def count_no_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the calls of the operating system that name a file in an open folder find it also with other case."""
+
+    def found(name: Any, folder: int) -> Any:
+        there = os.listdir(os.fsencode(f"/proc/self/fd/{folder}"))
+        given = os.fsencode(name)
+        alike = [each for each in there if os.fsdecode(each).casefold() == os.fsdecode(given).casefold()]
+        return given if given in there or not alike or given == b"." else alike[0]
+
+    def with_one_name(call: Callable[..., Any]) -> Callable[..., Any]:
+        def do(name: Any, *rest: Any, dir_fd: int | None = None, **more: Any) -> Any:
+            name = name if dir_fd is None else found(name, dir_fd)
+            return call(name, *rest, dir_fd=dir_fd, **more)
+
+        return do
+
+    def with_two_names(call: Callable[..., Any]) -> Callable[..., Any]:
+        def do(old: Any, new: Any, *, src_dir_fd: int, dst_dir_fd: int, **more: Any) -> Any:
+            names = found(old, src_dir_fd), found(new, dst_dir_fd)
+            return call(*names, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd, **more)
+
+        return do
+
+    for name in ("open", "stat", "mkdir", "rmdir", "unlink", "readlink"):
+        monkeypatch.setattr(os, name, with_one_name(getattr(os, name)))
+    for name in ("rename", "link"):
+        monkeypatch.setattr(os, name, with_two_names(getattr(os, name)))

@@ -13,12 +13,13 @@ from msgspec.structs import replace
 
 from codex_proxy.admission.clients import Client, refuse_protected, resolve_workdir
 from codex_proxy.core.faults import Fault, FaultKind, bad_request
+from codex_proxy.core.shown_text import escape, excerpt
 from codex_proxy.core.turn import Turn
 from codex_proxy.files.changes import FileState
 from codex_proxy.files.writing import write_changes
 from codex_proxy.parts.sessions.files_of_turns import Point
 from codex_proxy.parts.sessions.sessions import Session
-from codex_proxy.parts.snapshots.difference import FilesDifferError, differences, file_changes
+from codex_proxy.parts.snapshots.difference import differences, file_changes
 from codex_proxy.parts.snapshots.folders import FolderSnapshots
 from codex_proxy.parts.snapshots.git import GitError, write_fault
 from codex_proxy.parts.snapshots.keeper import Keeper, ref_of
@@ -29,7 +30,6 @@ from codex_proxy.store.values import StoreUnavailable
 log = structlog.get_logger(__name__)
 
 FIELD: Final = "folder"
-HAS_FILES: Final = "'folder' must be a new or empty folder: this one has files."
 FORKED: Final = "the session was forked while the turn went on"
 
 
@@ -49,12 +49,12 @@ class FilesOfForks:
         path, is_new = await in_thread(partial(_make_empty, client, session, folder))
         try:
             await self._keeper.write_in(path, partial(write_tree, snapshots, tree, path))
-        except FilesDifferError:
-            raise bad_request(HAS_FILES, FIELD) from None
-        except (GitError, OSError) as error:
+        except (GitError, OSError, SnapshotError) as error:
             if is_new:
                 with contextlib.suppress(OSError):
                     os.rmdir(path)
+            if isinstance(error, SnapshotError):
+                raise bad_request(f"'folder' must be a new or empty folder: {error}.", FIELD) from None
             raise write_fault("The files cannot be written", error) from error
         try:
             yield path
@@ -135,7 +135,7 @@ def _make_empty(client: Client, session: Session, folder: str) -> tuple[str, boo
     except OSError as error:
         raise bad_request(f"'folder' cannot be made: {error.strerror}.", FIELD) from None
     if not is_empty:
-        raise bad_request(HAS_FILES, FIELD)
+        raise bad_request("'folder' must be a new or empty folder: this one has files.", FIELD)
     check_may_write(session, client, path, FIELD)
     return path, is_new
 
@@ -149,8 +149,8 @@ def _is_made(path: str) -> bool:
 
 
 def write_tree(snapshots: FolderSnapshots, tree: str, folder: str) -> None:
-    """Writes the files of a tree into an empty folder. Raises `FilesDifferError` if somebody else writes there,
-    `GitError`, and `OSError`.
+    """Writes the files of a tree into an empty folder. Raises `SnapshotError` if two names are one there, or somebody
+    else writes there, `GitError`, and `OSError`.
     """
     with snapshots.git.reader() as reader:
 
@@ -159,7 +159,8 @@ def write_tree(snapshots: FolderSnapshots, tree: str, folder: str) -> None:
 
         differing = write_changes(folder, file_changes(reader, differences(reader, "", tree)), content_of)
     if differing:
-        raise FilesDifferError(differing)
+        name = excerpt(escape(os.fsdecode(differing[0])))
+        raise SnapshotError(f"'{name}' is there already, perhaps with another case of its letters")
 
 
 def _remove_tree(snapshots: FolderSnapshots, tree: str, folder: str, *, itself: bool) -> None:

@@ -11,6 +11,7 @@ import pytest
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.parts.sessions.service import Sessions
 from codex_proxy.parts.snapshots import keeper
+from tests.files.trees import count_no_case
 from tests.parts.sessions.driving import AgentsClient
 from tests.parts.snapshots.working import Worker, snapshot_proxy
 
@@ -165,3 +166,19 @@ async def test_of_two_forks_into_one_folder_at_once_one_is_told_that_it_has_file
         assert [status for status, _ in told] == [201, 400]
         assert "new or empty" in told[1][1]
         assert files_in(folder / "f") == {"a": "1"}
+
+
+async def test_a_folder_in_which_two_names_are_one_gets_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        worker = Worker(client, folder)
+        (folder / "Readme").write_text("1")
+        await worker.turn(lambda: (folder / "README").write_text("2"))
+        with monkeypatch.context() as patched:
+            count_no_case(patched)
+            answer = await fork(client, worker.session, folder=str(folder / "f"))
+        assert (answer.status, answer.body["error"]["param"]) == (400, "folder")
+        assert "'Readme' is there already, perhaps with another case" in answer.body["error"]["message"]
+        assert files_in(folder) == {"Readme": "1", "README": "2"}
+        assert not (folder / "f").exists()
