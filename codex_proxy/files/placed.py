@@ -87,11 +87,15 @@ def opened_below(
     here = os.open(start, _FOLDER, dir_fd=at)
     try:
         for index, name in enumerate(names):
-            if make is not None:
+            try:
+                below = os.open(name, _FOLDER, dir_fd=here)
+            except FileNotFoundError:
+                if make is None:
+                    raise
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(name, make, dir_fd=here)
                     on_made(index)
-            below = os.open(name, _FOLDER, dir_fd=here)
+                below = os.open(name, _FOLDER, dir_fd=here)
             os.close(here)
             here = below
         yield here

@@ -11,8 +11,9 @@ from typing import Final, Literal, NamedTuple
 
 from codex_proxy.core.shown_text import escape, escape_lines
 from codex_proxy.files.changes import FileChange, FileState, digest_of
+from codex_proxy.files.writing import write_changes
 from codex_proxy.parts.snapshots import ignored
-from codex_proxy.parts.snapshots.git import GitDirectory, ObjectReader
+from codex_proxy.parts.snapshots.git import GitDirectory, GitError, ObjectReader
 from codex_proxy.parts.snapshots.ignored import Rules
 from codex_proxy.parts.snapshots.objects import NewObjects, TreeEntry, add_tree, decode_tree
 from codex_proxy.parts.snapshots.walk import MAX_LEFT_OUT
@@ -99,18 +100,34 @@ def entries_at(reader: ObjectReader, tree: str, paths: Iterable[bytes]) -> dict[
 
 def file_changes(reader: ObjectReader, found: Iterable[Difference]) -> list[FileChange]:
     """Returns the differences as changes of files. Raises `GitError`."""
-    sizes: dict[bytes, int] = {}
+    found = list(found)
+    digests = {
+        entry.digest.hex() for each in found for entry in (each.before, each.after) if entry is not None
+    }
+    sizes = reader.sizes(digests) if digests else {}
 
     def state(entry: TreeEntry | None) -> FileState | None:
         if entry is None:
             return None
-        if entry.digest not in sizes:
-            sizes[entry.digest] = len(reader.read(entry.digest.hex()))
+        digest = entry.digest.hex()
+        if digest not in sizes:
+            raise GitError(f"the object {digest} is missing")
         kind: Literal["file", "link"] = "link" if entry.is_link else "file"
         mode = 0o644 if entry.is_link else stat.S_IMODE(entry.mode)
-        return FileState(kind, entry.digest.hex(), sizes[entry.digest], mode)
+        return FileState(kind, digest, sizes[digest], mode)
 
     return [FileChange(each.path, state(each.before), state(each.after)) for each in found]
+
+
+def write_files(reader: ObjectReader, folder: str, changes: Sequence[FileChange]) -> list[bytes]:
+    """Writes changes as `files.writing.write_changes` does, with the contents that the reader has."""
+    ordered = sorted(changes, key=lambda change: change.path)
+    reader.plan(
+        change.after.digest
+        for change in ordered
+        if change.after is not None and change.before != change.after
+    )
+    return write_changes(folder, ordered, lambda state: [reader.read(state.digest)])
 
 
 def patch(git: GitDirectory, before: str, after: str, limit: int) -> bytes:

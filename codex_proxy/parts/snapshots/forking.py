@@ -15,14 +15,13 @@ from codex_proxy.admission.clients import Client, refuse_protected, resolve_work
 from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.shown_text import escape, excerpt
 from codex_proxy.core.turn import Turn
-from codex_proxy.files.changes import FileState
-from codex_proxy.files.writing import write_changes
 from codex_proxy.parts.sessions.files_of_turns import Point
 from codex_proxy.parts.sessions.sessions import Session
-from codex_proxy.parts.snapshots.difference import differences, file_changes
+from codex_proxy.parts.snapshots.difference import differences, file_changes, write_files
 from codex_proxy.parts.snapshots.folders import FolderSnapshots
 from codex_proxy.parts.snapshots.git import GitError, write_fault
 from codex_proxy.parts.snapshots.keeper import Keeper, ref_of
+from codex_proxy.parts.snapshots.records import TurnFiles
 from codex_proxy.parts.snapshots.threads import in_thread
 from codex_proxy.parts.snapshots.walk import SnapshotError
 from codex_proxy.store.values import StoreUnavailable
@@ -31,6 +30,7 @@ log = structlog.get_logger(__name__)
 
 FIELD: Final = "folder"
 FORKED: Final = "the session was forked while the turn went on"
+NOT_COPIED: Final = "the files could not be kept for the fork, and the server's log says why"
 
 
 class FilesOfForks:
@@ -63,23 +63,39 @@ class FilesOfForks:
             raise
 
     async def copy(self, owner: str, turns: Iterable[tuple[str, str]], folder: str | None) -> None:
-        for turn, copy in turns:
-            try:
-                await self._copy(owner, turn, copy, folder)
-            except (GitError, OSError, SnapshotError, StoreUnavailable) as error:
-                log.warning("snapshot_failed", when="fork", reason=str(error))
+        copies: dict[str, list[TurnFiles]] = {}
+        try:
+            for turn, copy in turns:
+                files = await self._keeper.files(owner, turn)
+                if files is not None:
+                    copied = replace(files, turn=copy, folder=files.folder if folder is None else folder)
+                    copies.setdefault(files.place, []).append(copied)
+            for place, each in copies.items():
+                await self._keeper.write(owner, *await self._with_refs(place, each))
+        except (SnapshotError, StoreUnavailable) as error:
+            log.warning("snapshot_failed", when="fork", reason=str(error))
 
-    async def _copy(self, owner: str, turn: str, copy: str, folder: str | None) -> None:
-        files = await self._keeper.files(owner, turn)
-        if files is None:
-            return
-        copied = replace(files, turn=copy, folder=files.folder if folder is None else folder)
-        if files.state == "kept":
-            refs = {ref_of(copy, "before"): files.before, ref_of(copy, "after"): files.after}
-            await in_thread(partial(self._keeper.snapshots_of(files.place).set_refs, refs))
-        else:
-            copied = replace(copied, state="failed", before="", after="", reason=files.reason or FORKED)
-        await self._keeper.write(owner, copied)
+    async def _with_refs(self, place: str, copies: Sequence[TurnFiles]) -> list[TurnFiles]:
+        """Keeps the trees of copied turns, and returns what is to be stored of them. All refs are set at once, since
+        each start of git takes longer than the rest.
+        """
+        refs: dict[str, str | None] = {}
+        for each in copies:
+            if each.state == "kept":
+                refs |= {ref_of(each.turn, "before"): each.before, ref_of(each.turn, "after"): each.after}
+        reason = FORKED
+        try:
+            if refs:
+                await in_thread(partial(self._keeper.snapshots_of(place).set_refs, refs))
+        except (GitError, OSError, SnapshotError) as error:
+            log.warning("snapshot_failed", when="fork", reason=str(error))
+            refs, reason = {}, NOT_COPIED
+        return [
+            each
+            if ref_of(each.turn, "after") in refs
+            else replace(each, state="failed", before="", after="", reason=each.reason or reason)
+            for each in copies
+        ]
 
 
 async def kept_at(
@@ -153,11 +169,7 @@ def write_tree(snapshots: FolderSnapshots, tree: str, folder: str) -> None:
     else writes there, `GitError`, and `OSError`.
     """
     with snapshots.git.reader() as reader:
-
-        def content_of(state: FileState) -> list[bytes]:
-            return [reader.read(state.digest)]
-
-        differing = write_changes(folder, file_changes(reader, differences(reader, "", tree)), content_of)
+        differing = write_files(reader, folder, file_changes(reader, differences(reader, "", tree)))
     if differing:
         name = excerpt(escape(os.fsdecode(differing[0])))
         raise SnapshotError(f"'{name}' is there already, perhaps with another case of its letters")
@@ -169,7 +181,7 @@ def _remove_tree(snapshots: FolderSnapshots, tree: str, folder: str, *, itself: 
     """
     try:
         with snapshots.git.reader() as reader:
-            write_changes(folder, file_changes(reader, differences(reader, tree, "")), lambda _: ())
+            write_files(reader, folder, file_changes(reader, differences(reader, tree, "")))
         if itself:
             os.rmdir(folder)
     except (GitError, OSError) as error:

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
@@ -28,6 +29,8 @@ GIT_SECONDS: Final = 120.0
 """Seconds after which a git that works on a folder's objects is killed."""
 REPACK_SECONDS: Final = 900.0
 """Seconds after which a git that makes one pack of many is killed."""
+MOST_ASKED: Final = 64
+"""Maximum objects for which git is asked at once: so many ids fit into any pipe while git waits for its reader."""
 MANY_PACKS: Final = 40
 """Packs from which on they become one."""
 MANY_REFS: Final = 500
@@ -219,7 +222,7 @@ class GitDirectory:
             stderr=subprocess.DEVNULL,
         )
         try:
-            yield ObjectReader(process)
+            yield ObjectReader(process, self)
         finally:
             process.kill()
             process.communicate()
@@ -356,23 +359,50 @@ class GitDirectory:
 class ObjectReader:
     """Reads the objects of a git directory."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], git: GitDirectory) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         self._ask, self._told = process.stdin, process.stdout
+        self.sizes = git.sizes
+        self._planned: deque[str] = deque()
+        self._asked: deque[str] = deque()
+        """What git is asked for, and was not read yet."""
+
+    def plan(self, digests: Iterable[str]) -> None:
+        """Says what is read next, in this order: git is asked for several at once, which saves waiting for each."""
+        self._planned = deque(digests)
 
     def read(self, digest: str) -> bytes:
         """Returns an object's content. Raises `GitError` if it is not there."""
         try:
-            self._ask.write(f"{digest}\n".encode())
-            self._ask.flush()
-            head = self._told.readline().split()
-            if len(head) != 3:
-                raise GitError(f"the object {digest} is missing")
-            size = int(head[2])
-            found = self._told.read(size + 1)[:size]
+            while self._asked and self._asked[0] != digest:
+                self._next()  # planned, and not read
+            if not self._asked:
+                self._ask_for(digest)
+            content = self._next()
         except BrokenPipeError:
             raise GitError("git cat-file has ended") from None
+        if content is None:
+            raise GitError(f"the object {digest} is missing")
+        return content
+
+    def _ask_for(self, digest: str) -> None:
+        self._asked.append(digest)
+        if self._planned and self._planned[0] == digest:
+            self._planned.popleft()
+            while self._planned and len(self._asked) < MOST_ASKED:
+                self._asked.append(self._planned.popleft())
+        self._ask.write("".join(f"{each}\n" for each in self._asked).encode())
+        self._ask.flush()
+
+    def _next(self) -> bytes | None:
+        """Returns the content of the next object that git is asked for; None if it is missing."""
+        self._asked.popleft()
+        head = self._told.readline().split()
+        if len(head) != 3:
+            return None
+        size = int(head[2])
+        found = self._told.read(size + 1)[:size]
         if len(found) < size:
             raise GitError("git cat-file has ended")
         return found

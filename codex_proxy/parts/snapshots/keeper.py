@@ -280,10 +280,10 @@ class Keeper:
         except TimeoutError:
             log.warning("snapshot_failed", when="writing", reason="the store does not answer")
 
-    async def write(self, owner: str, files: TurnFiles) -> None:
-        """Stores what is kept of a turn, unless its session was deleted."""
+    async def write(self, owner: str, *files: TurnFiles) -> None:
+        """Stores what is kept of turns, unless their session was deleted."""
         try:
-            await self._store.write_records(owner, [files.record(self._clock.epoch())])
+            await self._store.write_records(owner, [each.record(self._clock.epoch()) for each in files])
         except NotStored:
             pass  # the session was deleted meanwhile
         except StoreUnavailable as error:

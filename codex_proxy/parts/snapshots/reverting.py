@@ -5,17 +5,16 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
-from codex_proxy.files.changes import FileChange, FileState
-from codex_proxy.files.writing import write_changes
+from codex_proxy.files.changes import FileChange
 from codex_proxy.parts.snapshots.difference import (
     Difference,
     FilesDifferError,
     differences,
     entries_at,
     file_changes,
+    write_files,
 )
 from codex_proxy.parts.snapshots.folders import FolderName, FolderSnapshots
-from codex_proxy.parts.snapshots.git import ObjectReader
 from codex_proxy.parts.snapshots.keeper import SNAPSHOT_SECONDS, ref_of
 from codex_proxy.parts.snapshots.records import TurnFiles
 from codex_proxy.parts.snapshots.walk import Limits
@@ -43,7 +42,7 @@ def revert(
     """
     with snapshots.git.reader() as reader:
         wanted = file_changes(reader, differences(reader, files.after, files.before))
-        differing = _write(reader, files.folder, wanted)
+        differing = write_files(reader, files.folder, wanted)
         paths = [change.path for change in wanted]
         if not differing:
             return Reverted(paths, "")
@@ -61,14 +60,7 @@ def revert(
             now = file_changes(there, [Difference(path, found.get(path), None) for path in paths])
         # All paths are compared once more, also those that are now as they were before the turn.
         changes = [FileChange(old.path, old.before, new.after) for old, new in zip(now, wanted, strict=True)]
-        differing = _write(reader, files.folder, changes)
+        differing = write_files(reader, files.folder, changes)
     if differing:
         raise FilesDifferError(differing)
     return Reverted(paths, kept)
-
-
-def _write(reader: ObjectReader, folder: str, changes: list[FileChange]) -> list[bytes]:
-    def content_of(state: FileState) -> list[bytes]:
-        return [reader.read(state.digest)]
-
-    return write_changes(folder, changes, content_of)

@@ -11,6 +11,8 @@ import pytest
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.parts.sessions.service import Sessions
 from codex_proxy.parts.snapshots import keeper
+from codex_proxy.parts.snapshots.folders import FolderSnapshots
+from codex_proxy.parts.snapshots.git import GitError
 from tests.files.trees import count_no_case
 from tests.parts.sessions.driving import AgentsClient
 from tests.parts.snapshots.working import Worker, snapshot_proxy
@@ -182,3 +184,23 @@ async def test_a_folder_in_which_two_names_are_one_gets_no_files(
         assert "'Readme' is there already, perhaps with another case" in answer.body["error"]["message"]
         assert files_in(folder) == {"Readme": "1", "README": "2"}
         assert not (folder / "f").exists()
+
+
+async def test_a_fork_tells_of_turns_whose_files_could_not_be_kept_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise GitError("git update-ref failed: No space left on device")
+
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        worker = Worker(client, folder)
+        for number in range(2):
+            await worker.turn(lambda number=number: (folder / "a").write_text(str(number)))  # type: ignore[misc]
+        with monkeypatch.context() as patched:
+            patched.setattr(FolderSnapshots, "set_refs", fail)
+            copy = Worker(client, folder)
+            copy.session = (await fork(client, worker.session)).body["id"]
+        for turn in await client.all(f"/sessions/{copy.session}/turns"):
+            changes = await copy.changes(turn["id"])
+            assert (changes["state"], changes["data"]) == ("failed", [])
+            assert "could not be kept for the fork" in changes["reason"]

@@ -169,7 +169,7 @@ async def test_a_read_only_mount_is_told_and_the_turn_is_taken_back_later(
         worker = Worker(client, folder)
         turn = await worker.turn(lambda: (folder / "a").write_text("1"))
         with monkeypatch.context() as patched:
-            patched.setattr(reverting, "write_changes", read_only)
+            patched.setattr(reverting, "write_files", read_only)
             refused = await worker.revert(turn)
         assert (refused.status, refused.error["message"]) == (
             409,

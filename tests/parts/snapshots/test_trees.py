@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from codex_proxy.files.changes import digest_of
 from codex_proxy.parts.snapshots.difference import differences
 from codex_proxy.parts.snapshots.folders import FolderName, FolderSnapshots
 from codex_proxy.parts.snapshots.forking import write_tree
+from codex_proxy.parts.snapshots.git import GitError
 from codex_proxy.parts.snapshots.records import TurnFiles
 from codex_proxy.parts.snapshots.reverting import revert
 from codex_proxy.parts.snapshots.walk import Limits
@@ -49,6 +51,27 @@ def test_random_turns_are_reverted_and_forked_bit_by_bit(seed: int, tmp_path: Pa
         fork.mkdir()
         write_tree(snapshots, changed, str(fork))
         assert files_in(fork) == after
+
+
+def test_objects_are_read_in_any_order_whatever_was_planned(tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    contents = {digest_of(b"%d" % number): b"%d" % number for number in range(300)}
+    for number, content in enumerate(contents.values()):
+        (folder / f"{number}").write_bytes(content)
+    name, missing = FolderName("owner", str(folder)), "0" * 40
+    snapshots = FolderSnapshots(GIT, tmp_path / "state", name.place)
+    snapshots.take(name, LIMITS, time.monotonic() + PATIENCE, [])
+    choose, planned = random.Random(1), [*contents, missing]
+    with snapshots.git.reader() as reader:
+        for read in ([*contents], choose.sample([*contents], 50), [*contents][::3], [*contents][:2] * 2):
+            choose.shuffle(planned)
+            reader.plan(planned)
+            assert [reader.read(digest) for digest in read] == [contents[digest] for digest in read]
+            reader.plan(read)
+            assert [reader.read(digest) for digest in read] == [contents[digest] for digest in read]
+            with pytest.raises(GitError, match="is missing"):
+                reader.read(missing)
 
 
 async def test_folders_whose_names_are_not_read_again_are_kept_bit_by_bit(
