@@ -14,6 +14,7 @@ from codex_proxy.parts.snapshots.difference import differences
 from codex_proxy.parts.snapshots.folders import FolderName, FolderSnapshots
 from codex_proxy.parts.snapshots.forking import write_tree
 from codex_proxy.parts.snapshots.git import GitError
+from codex_proxy.parts.snapshots.known import device_with_times
 from codex_proxy.parts.snapshots.records import TurnFiles
 from codex_proxy.parts.snapshots.reverting import revert
 from codex_proxy.parts.snapshots.walk import Limits
@@ -105,8 +106,8 @@ async def test_names_are_read_again_only_where_a_folders_times_do_not_tell_of_th
 ) -> None:
     if where != "changed just now":
         monkeypatch.setattr("codex_proxy.files.reading.FRESH", 0)
-    if where == "far away":
-        monkeypatch.setattr("codex_proxy.parts.snapshots.walk.device_with_times", lambda _: None)
+    device = None if where == "far away" else tmp_path.stat().st_dev
+    monkeypatch.setattr("codex_proxy.parts.snapshots.walk.device_with_times", lambda _: device)
     folder = tmp_path / "work"
     (folder / "below").mkdir(parents=True)
     (folder / "below" / "file").write_text("1")
@@ -125,6 +126,14 @@ async def test_names_are_read_again_only_where_a_folders_times_do_not_tell_of_th
     assert read[0] == expected
     (folder / "below" / "new").write_text("2")
     assert snapshots.take(name, LIMITS, until, []).tree != before
+
+
+def test_a_folder_of_another_kind_of_file_system_is_not_relied_on() -> None:
+    folder = os.open("/dev/fd", os.O_RDONLY)  # its names change without any change of its times
+    try:
+        assert device_with_times(folder) is None
+    finally:
+        os.close(folder)
 
 
 async def clock_of_files_goes_on(folder: Path) -> None:
