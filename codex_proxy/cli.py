@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from codex_proxy import __version__
+from codex_proxy.commands.lean_imports import import_aiohttp, import_structlog
 from codex_proxy.core.faults import UserError, lack_of
 from codex_proxy.core.shown_text import escape_json, escape_lines
 from codex_proxy.parts import absent_part_text, absent_parts, declared
@@ -65,20 +66,6 @@ def load_settings(flags: dict[str, Any], config_file: Path | None) -> Any:
         raise click.UsageError(escape_lines(str(error))) from error
 
 
-def _import_structlog() -> None:
-    """Imports structlog as if the packages were not installed that it would import for tracebacks and threads which a
-    server has not. One that is imported already stays as it is. Called while no other thread imports.
-    """
-    hidden = [name for name in ("rich", "greenlet") if name not in sys.modules]
-    for name in hidden:
-        sys.modules[name] = None  # type: ignore[assignment]  # Python's way to say that there is none
-    try:
-        import structlog  # noqa: F401
-    finally:
-        for name in hidden:
-            del sys.modules[name]
-
-
 SETTINGS_OPTION = config_option("settings", lambda _context, _option, file: load_settings({}, file))
 """The option for the settings file; the command gets the `Settings`."""
 JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -115,7 +102,8 @@ def serve(config_file: Path | None, worker: int, **flags: Any) -> None:
     """
     # `worker` is this process's number among several, which a part has started (`Part.serve`); 0 for none of them.
     gc.disable()  # until it serves: what is imported stays, and looking at it again and again takes a fifth of the time
-    _import_structlog()
+    import_structlog()
+    import_aiohttp()
     from codex_proxy.app.logs import capture_other_logs, configure, use_log_streams
     from codex_proxy.process.own_process import (
         EventLoop,

@@ -68,7 +68,8 @@ ALLOWED: Final[dict[str, str]] = {
     "codex_proxy.app.store_lifecycle:_class_of": "what parts declare",
     "codex_proxy.settings.protected_paths:_files_of_parts": "what parts declare",
     "codex_proxy.settings.protected_paths:_code": "the packages of this project and its plugin; none is imported",
-    "codex_proxy.cli:_import_structlog": "constants; nothing is imported by them",
+    "codex_proxy.commands.lean_imports:import_structlog": "constants; nothing is imported by them",
+    "codex_proxy.commands.lean_imports:import_aiohttp": "a class of this module",
     "codex_proxy.core.json_values:_without_surrogates_in": "the names of a struct's fields",
     "codex_proxy.parts.claude_code.step_reader:_on_delta": "the values of DELTAS",
     # Formats other than JSON:

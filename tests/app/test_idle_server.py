@@ -18,11 +18,15 @@ from tests.waiting import PATIENCE
 
 SERVE = """
 import atexit, json, sys
-atexit.register(lambda: print(json.dumps(list(sys.modules))))
 from codex_proxy.__main__ import main
+def tell():
+    from aiohttp import connector
+    contexts = connector._SSL_CONTEXT_VERIFIED, connector._SSL_CONTEXT_UNVERIFIED
+    print(json.dumps([list(sys.modules), sum(each.cert_store_stats()["x509"] for each in contexts)]))
+atexit.register(tell)
 main()
 """
-"""Serves until a signal, and then prints what was imported."""
+"""Serves until a signal, and then prints what was imported, and how many certificates aiohttp has read."""
 IMPORT_AIOHTTP = "import aiohttp, sys; print('imported', flush=True); sys.stdin.read()"
 
 LIBRARIES = frozenset(
@@ -53,6 +57,7 @@ ONLY_FOR_SOME = (
 
 class Idle(NamedTuple):
     modules: list[str]
+    certificates: int
     memory: int
 
 
@@ -61,7 +66,8 @@ def idle(tmp_path_factory: pytest.TempPathFactory) -> Idle:
     """A server with the fake agent, as it is before its first request."""
     folder = tmp_path_factory.mktemp("idle")
     told, memory = run(SERVE, folder, ["serve", "--agent", "fake", "--port", "0", "--log-level", "error"])
-    return Idle(json.loads(told.splitlines()[-1]), memory)
+    modules, certificates = json.loads(told.splitlines()[-1])
+    return Idle(modules, certificates, memory)
 
 
 def run(program: str, folder: Path, arguments: Sequence[str] = ()) -> tuple[str, int]:
@@ -91,6 +97,10 @@ def test_an_idle_server_has_imported_no_library_that_only_some_requests_need(idl
 
 def test_an_idle_server_has_imported_nothing_of_what_is_off(idle: Idle) -> None:
     assert set(ONLY_FOR_SOME) & set(idle.modules) == set()
+
+
+def test_an_idle_server_has_read_no_certificates(idle: Idle) -> None:
+    assert idle.certificates == 0
 
 
 def test_the_modules_of_an_idle_server_become_no_more(idle: Idle) -> None:
