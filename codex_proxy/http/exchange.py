@@ -332,9 +332,14 @@ class Reader(Protocol):
 
 async def whole_response(reader: WholeReader, headers: Callable[[], Mapping[str, str]]) -> web.Response:
     """Waits for the whole answer, then calls `headers`. Raises `Fault`. Closes the reader."""
+
+    def push() -> bool:
+        reader.take()
+        return True  # only the end wakes this task
+
     try:
         while not reader.finished:
-            await reader.wait()
+            await reader.wait(push)
             reader.take()
     finally:
         reader.close()

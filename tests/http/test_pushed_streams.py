@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestServer
 
 from codex_proxy.core.events import Event, ItemStarted, Stop, TextDelta, TurnEnded, TurnStarted
 from codex_proxy.core.items import Message
-from codex_proxy.http.exchange import LogReader, TurnTimings, stream_response
+from codex_proxy.http.exchange import LogReader, TurnTimings, stream_response, whole_response
 from codex_proxy.http.sse import EventStream
 from codex_proxy.runs.event_log import EventLog, Push
 from codex_proxy.surfaces.chat.render import ChatRenderer
@@ -314,3 +314,39 @@ async def test_silence_behind_a_push_brings_comments(stream_server: StreamServer
     await answer.until(b'"2 "')
     stream_server.end()
     assert (await answer.text()).endswith("data: [DONE]\n\n")
+
+
+async def test_a_whole_answer_is_read_without_waking_its_task(stream_server: StreamServer) -> None:
+    renderer = ChatRenderer(id="chatcmpl-1", created=1, model="m", stream=False)
+    reader = LogReader(stream_server, renderer, TurnTimings(Hands()))
+    answering = asyncio.create_task(whole_response(reader, dict))
+    await eventually(lambda: stream_server.parked)
+    stream_server.log.append([TurnStarted(), ItemStarted(Message("m"))], 10)
+    for word in ("one ", "two ", "three"):
+        stream_server.say(word)
+        assert stream_server.log.backlog == 0
+        await asyncio.sleep(0)
+    assert stream_server.waits == 1
+    stream_server.end()
+    async with asyncio.timeout(PATIENCE):
+        answer = await answering
+    assert isinstance(answer.body, bytes)
+    assert b'"content":"one two three"' in answer.body
+    assert stream_server.closed.is_set()
+
+
+async def test_a_whole_answer_fails_with_what_reading_it_raises(stream_server: StreamServer) -> None:
+    class Broken(LogReader):
+        def take(self) -> bytes:
+            raise ArithmeticError
+
+    renderer = ChatRenderer(id="chatcmpl-1", created=1, model="m", stream=False)
+    answering = asyncio.create_task(
+        whole_response(Broken(stream_server, renderer, TurnTimings(Hands())), dict)
+    )
+    await eventually(lambda: stream_server.parked)
+    stream_server.say("one ")
+    with pytest.raises(ArithmeticError):
+        async with asyncio.timeout(PATIENCE):
+            await answering
+    assert stream_server.closed.is_set()
