@@ -44,7 +44,9 @@ class ChildReader:
     def __init__(self, dialect: Dialect[Any], turn: Turn, *, keeps_log: bool = False) -> None:
         self.dialect = dialect
         self.fault = ""
-        """Why the turn failed, if the child has sent more than the dialect keeps. Nothing is read after that."""
+        """Why the turn failed, if the child has sent more than the dialect keeps, or a line was lost of which nobody
+        knows whose it is. Nothing is read after that.
+        """
         self.log: list[Event] = []
         self.written = bytearray()
         """What was written to the child."""
@@ -89,6 +91,7 @@ class _OnAConnection(ChildReader):
     def _receive(self, lines: Sequence[bytes]) -> None:
         received = self._connection.receive(lines)
         self.written += received.writes
+        self.fault = received.lost
         for _, messages in received.messages_by_channel:
             self._take(self.dialect.receive(messages))
 

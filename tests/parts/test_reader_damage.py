@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 
+from codex_proxy.core.events import TextDelta, TurnEnded
+from codex_proxy.parts.acp.messages import request_id
 from tests.agents.damage import STRANGE
 from tests.every_agent import OF_MODEL_SERVERS, OF_TESTS, with_every_agent
+from tests.parts.child_readers import READERS as BEGUN
+from tests.parts.child_readers import SESSION
 from tests.parts.reader_damage import (
     ADDRESSES,
     GONE,
@@ -218,3 +222,135 @@ def test_a_child_that_dies_in_a_line_or_prints_one_that_is_too_long_has_one_end(
             framed(parts, longest - 2),
         ):
             assert how.play(turn, damaged, dies=True).stop is not None
+
+
+# --- odd lines in an answer -------------------------------------------------------------------------
+
+
+def streamed(event: Any, **fields: Any) -> dict[str, Any]:
+    return {"type": "stream_event", "session_id": SESSION, "event": event, **fields}
+
+
+def streamed_text(text: str) -> dict[str, Any]:
+    delta = {"type": "text_delta", "text": text}
+    return streamed({"type": "content_block_delta", "index": 0, "delta": delta})
+
+
+def result_with(**fields: Any) -> dict[str, Any]:
+    return {"type": "result", "subtype": "success", "is_error": False, "result": "Hello", **fields}
+
+
+def update(of: Any, session: Any = SESSION, method: Any = "session/update") -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "method": method, "params": {"sessionId": session, "update": of}}
+
+
+def chunk_of(text: str) -> dict[str, Any]:
+    return {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}
+
+
+ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
+    "claude-code": (
+        [
+            streamed({"type": "message_start", "message": {"id": "m1", "model": "m"}}),
+            streamed({"type": "content_block_start", "index": 0, "content_block": {"type": "text"}}),
+            streamed_text("Hel"),
+        ],
+        [
+            streamed_text("lo"),
+            streamed({"type": "content_block_stop", "index": 0}),
+            streamed({"type": "message_delta", "delta": {"stop_reason": "end_turn"}}),
+            result_with(),
+        ],
+    ),
+    "acp": (
+        [update(chunk_of("Hel"))],
+        [
+            update(chunk_of("lo")),
+            {"id": request_id(1, 2), "result": {"stopReason": "end_turn", "usage": {"outputTokens": 2}}},
+        ],
+    ),
+}
+"""The lines of an answer, "Hello", before and behind an odd one."""
+BOTH = (b"plain text", b"{plain text}", b"[1, 2]", b"5", b"null", b'"x"', {"level": "info", "msg": "x"})
+NEEDLESS: dict[str, tuple[Any, ...]] = {
+    "claude-code": (
+        *BOTH,
+        *({"type": "new", "message": [1]}, {"type": "rate_limit_event", "rate_limit_info": 5}),
+        *({"session_id": SESSION, "x": "y"}, {"type": 5, "session_id": SESSION}),
+        {"type": "system", "subtype": "status", "session_id": [1], "capabilities": "x"},
+        {"type": "system", "subtype": "api_retry", "attempt": "x"},
+        *(streamed({"type": "new", "index": "a", "delta": 5}), streamed({"x": 1}), streamed(None)),
+        *(streamed({"type": "content_block_delta", "index": 0, "delta": None}), streamed(5)),
+        *({"type": "stream_event"}, streamed("x", parent_tool_use_id="t")),
+        b'{"type":"rate_limit_event","rat',
+    ),
+    "acp": (
+        *BOTH,
+        *({"method": "new/thing", "params": {"sessionId": SESSION}}, {"method": "new/thing", "params": [1]}),
+        *({"method": None, "params": {"sessionId": SESSION}}, {"params": {"sessionId": SESSION}}),
+        *(
+            update(None),
+            update({}),
+            update(5),
+            update({"sessionUpdate": 5}),
+            update({"sessionUpdate": "new"}),
+        ),
+        *(update(chunk_of("x"), "other"), update(5, "other"), update({"sessionUpdate": "plan"}, 5)),
+        {"method": "session/update", "params": {"update": {"sessionUpdate": "plan", "entries": []}}},
+        {"jsonrpc": "2.0", "id": 77, "result": {}},
+        f'{{"method":"_x/log","params":{{"sessionId":"{SESSION}","a":'.encode(),
+    ),
+}
+"""Lines that carry nothing which the turn needs, or which it can read."""
+NEEDED: dict[str, tuple[Any, ...]] = {
+    "claude-code": (
+        *(streamed("x"), streamed({"delta": {"text": "x"}}), streamed({"type": "message_start"})),
+        *({"event": {"type": "content_block_delta"}}, {"is_error": False}, {"request": {}}),
+        *(b'{"type":"stream_event","sess', b'{"type":"assistant","mess', b'{"ty'),
+    ),
+    "acp": (
+        *(update({"content": {"text": "x"}}), update(chunk_of("x"), 5), update(chunk_of("x"), method=5)),
+        *({"jsonrpc": "2.0", "result": {}}, {"id": None, "error": {"code": -32700}}),
+        f'{{"method":"session/update","params":{{"sessionId":"{SESSION}","upd'.encode(),
+        b'{"jsonrpc":"2.0","me',
+    ),
+}
+"""Lines that may carry a piece of the answer, its end or a question, and cannot be read."""
+
+
+def with_odd_line(
+    agent: str, line: Any, answer: tuple[list[Any], list[Any]] | None = None
+) -> tuple[str, str]:
+    """The text, and how the turn ended; `lost` if the agent's process would be given up."""
+    begun, rest = answer or ANSWERS[agent]
+    reader = BEGUN[agent](keeps_log=True)
+    reader.say(*begun, line, *rest)
+    ends = [event.stop for event in reader.log if isinstance(event, TurnEnded)]
+    text = "".join(event.text for event in reader.log if isinstance(event, TextDelta))
+    return text, "lost" if reader.fault else ends[0]
+
+
+@pytest.mark.parametrize(("agent", "line"), [(agent, line) for agent in NEEDLESS for line in NEEDLESS[agent]])
+def test_a_line_that_carries_nothing_needed_ends_no_turn(agent: str, line: Any) -> None:
+    assert with_odd_line(agent, line) == ("Hello", "stop")
+
+
+@pytest.mark.parametrize(("agent", "line"), [(agent, line) for agent in NEEDED for line in NEEDED[agent]])
+def test_a_line_that_may_carry_the_answer_and_cannot_be_read_ends_the_turn(agent: str, line: Any) -> None:
+    assert with_odd_line(agent, line)[1] in ("failed", "lost")
+
+
+@pytest.mark.parametrize(
+    ("odd", "stop"),
+    [
+        *(({name: 5}, "stop") for name in ("result", "stop_reason", "terminal_reason", "usage")),
+        *(({"api_error_status": "x"}, "stop"), ({"result": None}, "stop"), ({"session_id": []}, "stop")),
+        *(({"is_error": "yes"}, "failed"), ({"is_error": True, "result": 5}, "failed")),
+    ],
+)
+def test_the_end_of_claude_code_is_read_as_far_as_it_can_be(odd: dict[str, Any], stop: str) -> None:
+    begun, rest = ANSWERS["claude-code"]
+    assert with_odd_line("claude-code", {"type": "new"}, (begun, [*rest[:-1], result_with(**odd)])) == (
+        "Hello",
+        stop,
+    )

@@ -25,8 +25,7 @@ from codex_proxy.agents.codex_app_server.wire import (
     request,
 )
 from codex_proxy.agents.dialect import ReceivedMessages
-from codex_proxy.agents.shared.json_lines import OF_NOBODY, TORN, divided
-from codex_proxy.core.damaged_json import is_torn
+from codex_proxy.agents.shared.json_lines import OF_NOBODY, divided, why_lost
 from codex_proxy.core.json_values import LONG_JSON, UNREADABLE
 
 CLIENT_NAME = "codex_openai_proxy"
@@ -185,14 +184,14 @@ class AppServerConnection:
             except UNREADABLE:
                 message = decode(line)
             if message is None:
-                lost = TORN if is_torn(line) else lost
+                lost = why_lost(line) or lost
                 continue
             thread = None if message.method is None else message.params.thread_id
             if thread is None or thread != last_thread:
                 channel = self._channel_of(message, writes)
                 if channel is None:
                     if _is_lost(message):
-                        lost = TORN if is_torn(line) else OF_NOBODY
+                        lost = why_lost(line, otherwise=OF_NOBODY)
                     continue
                 last_thread, same = thread, by_channel.setdefault(channel, [])
             same.append(message)

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar, Union, get_args, get_origin
 import msgspec
 from msgspec.structs import FieldInfo, fields
 
-from codex_proxy.core.damaged_json import beginning_of, value_of, without_halves
+from codex_proxy.core.damaged_json import beginning_of, is_torn, value_of, without_halves
 from codex_proxy.core.json_values import CHEAP_JSON, UNREADABLE, encode_json, is_too_costly
 
 T = TypeVar("T")
@@ -71,6 +71,11 @@ def decode_loosely(line: bytes | msgspec.Raw, type: type[T]) -> T | None:
 def decode_beginning(line: bytes, type: type[T]) -> T | None:
     """Decodes the fields before the place from which on a line cannot be read; None if there are none."""
     return _convert(beginning_of(line), type, loosely=True)
+
+
+def why_lost(line: bytes, *, otherwise: str = "") -> str:
+    """Returns why nobody knows whose a line is: it broke off, or what is given."""
+    return TORN if is_torn(line) else otherwise
 
 
 def divided(lines: Sequence[bytes]) -> Sequence[bytes]:

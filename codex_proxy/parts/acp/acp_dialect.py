@@ -54,6 +54,7 @@ from codex_proxy.parts.acp.messages import (
     Update,
     answer,
     decision,
+    may_carry_text,
     notification,
     refusal,
     request,
@@ -277,22 +278,22 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
         if message.method is not None:
             if message.id is not None:
                 self._handle_request(message, message.id)
-            elif message.error is not None or message.method == "session/update":
-                self._on_broken_line(message.params.update)
+            elif message.error is not None or message.method in ("", "session/update"):
+                self._on_broken_line(message)
         elif (handler := self._requests.take_handler(message.id)) is not None:
             handler(message)
             self._continue_opening()
             self._stop_if_answered()
 
-    def _on_broken_line(self, update: Update | None) -> None:
+    def _on_broken_line(self, message: Message) -> None:
         """Fails the turn if a part of the answer's text is lost, or may be."""
         if self._state is not TurnState.PROMPTING:
             return
-        if update is None or update.session_update in ("", "agent_message_chunk"):
+        if may_carry_text(message):
             self._writes.append(notification("session/cancel", {"sessionId": self.session}))
             self._fail(BAD_ANSWER)
         else:
-            self._events.append(Notice("unreadable_message", "session/update"))
+            self._events.append(Notice("unreadable_message", message.method or ""))
 
     def _handle_request(self, message: Message, id: RequestId) -> None:
         if message.method == ELICITATION:

@@ -32,8 +32,10 @@ class RpcError(msgspec.Struct, frozen=True):
 
 UNREADABLE_ANSWER: Final = RpcError(message="the agent's answer is invalid")
 UNREADABLE_LINE: Final = RpcError(message="the agent's line breaks off")
-"""The error of a notification of which only the beginning could be read."""
+"""The error of a notification of which only a part could be read."""
 MAX_ID_DIGITS: Final = 18
+TEXT_UPDATE: Final = "agent_message_chunk"
+"""The `session_update` of a piece of the answer's text."""
 
 
 class Update(msgspec.Struct, frozen=True, rename="camel"):
@@ -81,6 +83,16 @@ class Message(msgspec.Struct, frozen=True):
     @property
     def session(self) -> Any:
         return value_at(self.result, "sessionId")
+
+
+def may_carry_text(message: Message) -> bool:
+    """Whether a notification that cannot be read may have a piece of the answer's text."""
+    update, is_doubtful = message.params.update, message.error is not None or not message.params.session_id
+    if message.method not in ("", "session/update"):
+        return False
+    if update is None or not update.session_update:
+        return is_doubtful or (update is not None and update.content is not None)
+    return update.session_update == TEXT_UPDATE
 
 
 class ToolsListed(msgspec.Struct, frozen=True):
@@ -169,7 +181,7 @@ def decode(line: bytes) -> Message | None:
     if found is None or found.method is not None:
         return found
     if found.params.session_id:  # no answer: its method is missing
-        return msgspec.structs.replace(found, method="", error=UNREADABLE_LINE if found.id is None else None)
+        return msgspec.structs.replace(found, method="", error=None)
     return found if type(found.id) is int else msgspec.structs.replace(found, id=_id_in(found.id))
 
 
@@ -183,8 +195,8 @@ def _decode_some(line: bytes, envelope: _Envelope | None) -> Message | None:
         return None if id is None else Message(None, id, error=UNREADABLE_ANSWER)
     if _id_in(id) is not None:
         return Message(method, id)
-    if method and id is None and (message := decode_loosely(line, Message)) is not None:
-        return message
+    if id is None and (message := decode_loosely(line, Message)) is not None:
+        return msgspec.structs.replace(message, method=method)
     params = Params()
     if isinstance(envelope, _Addressed):
         at = envelope.params

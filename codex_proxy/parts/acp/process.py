@@ -16,8 +16,7 @@ from codex_proxy import __version__
 from codex_proxy.agents.dialect import ReceivedMessages
 from codex_proxy.agents.sessions.session import AgentSession, LineFramer, LineTooLong, TransportReader
 from codex_proxy.agents.sessions.shared_process import SharedProcess, SharedTransport
-from codex_proxy.agents.shared.json_lines import OF_NOBODY, TORN, divided
-from codex_proxy.core.damaged_json import is_torn
+from codex_proxy.agents.shared.json_lines import OF_NOBODY, divided, why_lost
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.own_errors import breaks_off
 from codex_proxy.parts.acp.acp_dialect import AcpTurn
@@ -29,6 +28,7 @@ from codex_proxy.parts.acp.messages import (
     ModelCallFailed,
     channel_of,
     decode,
+    may_carry_text,
     new_session,
     refusal,
     request,
@@ -132,12 +132,12 @@ class AcpConnection:
         for line in divided(lines):
             message = decode(line)
             if message is None:
-                lost = TORN if is_torn(line) else lost
+                lost = why_lost(line) or lost
                 continue
             channel = self._channel_of(message, writes)
             if channel is None:
                 if _is_lost(message):
-                    lost = TORN if is_torn(line) else OF_NOBODY
+                    lost = why_lost(line, otherwise=OF_NOBODY)
                 continue
             (answers if message.method is None else found).append((channel, message))
         for channel, message in found + answers if answers else found:
@@ -185,7 +185,7 @@ def _is_lost(message: Message) -> bool:
         return False
     if message.method is None:
         return message.error is not None or message.result is not None
-    return message.method in ("", "session/update") and not message.params.session_id
+    return not message.params.session_id and may_carry_text(message)
 
 
 START_SECONDS = 60.0

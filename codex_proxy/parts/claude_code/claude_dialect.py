@@ -58,6 +58,7 @@ from codex_proxy.parts.claude_code.messages import (
     control_refusal,
     control_request,
     decode,
+    may_carry_text,
     rpc_answer,
     rpc_refusal,
     string_in,
@@ -132,7 +133,6 @@ NEEDED: Final = {
     TurnState.ACTIVE: frozenset({"result"}),
 }
 """The types of lines without which a turn would wait for ever."""
-TEXT_LINES: Final = frozenset({"stream_event", "assistant"})
 DENIED: Final = "This server allows no more than its sandbox does: the turn is {}. Go on without it."
 DENIED_BY_CLIENT: Final = "The user has declined this. Go on without it."
 
@@ -244,9 +244,9 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
                 message = decode(line)
                 self._handle(message, line)
             except UnreadableError:
-                self._on_unreadable(
-                    message if message is not NO_MESSAGE or not is_torn(line) else TORN_MESSAGE
-                )
+                if message is NO_MESSAGE and is_torn(line):
+                    message = TORN_MESSAGE
+                self._on_unreadable(message, line)
         return self._take_step()
 
     def _give_output(self, call_id: str, reply: ToolReply) -> None:
@@ -277,7 +277,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             self._withdraw(message.request_id or "")
         elif self._state is TurnState.ENDED:
             pass
-        elif not message.whole or message.lacks_type:
+        elif not (message.whole and message.type):
             raise UnreadableError("the line breaks off, or has no type")
         elif message.type == "stream_event":
             if message.parent_tool_use_id is None:
@@ -292,7 +292,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             if message.parent_tool_use_id and self._turn.subagents and self._state is TurnState.ACTIVE:
                 self._events += self._tasks.on_message(message.parent_tool_use_id, whole)
         elif message.type == "result":
-            self._on_result(decode_part(line, Result))
+            self._on_result(decode_part(line, Result, loosely=True))
         elif message.type == "system":
             self._on_system(message, line)
         elif message.type == "command_lifecycle":
@@ -300,13 +300,13 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         elif message.type == "rate_limit_event" and message.rate_limit_info:
             self._events.append(AccountLimitsReported(bytes(message.rate_limit_info)))
 
-    def _on_unreadable(self, message: Message) -> None:
+    def _on_unreadable(self, message: Message, line: bytes) -> None:
         """Ends a turn that would wait for what cannot be read, or lose a part of its text. Else adds a `Notice`."""
         if self._state is TurnState.ENDED:
             return
         client_waits, needed = self._state in STATES.client_waits, NEEDED.get(self._state, frozenset())
         unanswered = message.type == "control_request" and not message.request_id
-        is_lost = message.type == "stream_event" or (not message.whole and message.type in TEXT_LINES)
+        is_lost = may_carry_text(message, line)
         if client_waits and (unanswered or is_lost or message.lacks_type or message.type in needed):
             self._fail(BAD_ANSWER)
         else:
@@ -547,9 +547,9 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
 
     def _on_result(self, result: Result) -> None:
         if self._state is TurnState.STARTING:
-            self.lost = self._reopened and result.is_error
+            self.lost = self._reopened and result.failed
         elif self._state is TurnState.FEEDING:
-            if result.is_error:
+            if result.failed:
                 self._fail_by_result(result)
             else:
                 self._give_next()
@@ -560,7 +560,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
                 self._end_early(Stop.CONTENT_FILTER)
             elif (result.terminal_reason or "").startswith("aborted"):
                 self._end_early(Stop.INTERRUPTED)
-            elif result.is_error:
+            elif result.failed:
                 self._fail_by_result(result)
             elif self._written:
                 self._result = result

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from codex_proxy.agents.shared.json_lines import UnreadableError, decode_line, decode_loosely, encode_line
-from codex_proxy.core.json_values import UNREADABLE
+from codex_proxy.core.json_values import UNREADABLE, value_at
 
 T = TypeVar("T")
 CLIENT_SERVER: Final = "client"
@@ -85,13 +85,18 @@ class Message(msgspec.Struct, frozen=True):
     command_uuid: str = ""
     """The `uuid` of a line of the user whose `state` has changed."""
     state: str = ""
+    is_error: msgspec.Raw = msgspec.Raw()
+    """Of a `result`, which always has it."""
     whole: bool = True
     """False: the other fields could not be read. No field of the program's."""
 
     @property
     def lacks_type(self) -> bool:
-        """Whether it is a line of this protocol, not of another program, that does not say what it is."""
-        return not self.type and bool(self.session_id or self.response or self.request or not self.whole)
+        """Whether it does not say what it is, and may be an answer, a part of one or a question."""
+        if self.type:
+            return False
+        carried = self.event, self.message, self.request, self.response, self.is_error
+        return not self.whole or any(carried)
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -113,13 +118,18 @@ class Retry(msgspec.Struct, frozen=True):
 class Result(msgspec.Struct, frozen=True):
     """The end of the program's turn, or the confirmation of a line of the history."""
 
-    is_error: bool = False
+    is_error: Any = False
     result: str = ""
     stop_reason: str | None = None
     terminal_reason: str | None = None
     api_error_status: int | None = None
     structured_output: msgspec.Raw = msgspec.Raw()
     usage: StreamTokens | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is an error, as far as can be read."""
+        return self.is_error is not False
 
 
 class WholeBlock(msgspec.Struct, frozen=True):
@@ -212,6 +222,27 @@ def decode(line: bytes) -> Message:
     if found is None:
         raise UnreadableError("it is no JSON of this protocol")
     return found
+
+
+class _AnyEvent(msgspec.Struct, frozen=True):
+    event: Any = None
+
+
+def may_carry_text(message: Message, line: bytes) -> bool:
+    """Whether a line that cannot be read may have a piece of a text, or begin a message."""
+    if not message.whole:
+        return message.type in ("stream_event", "assistant")
+    if message.type != "stream_event":
+        return False
+    found = decode_loosely(line, _AnyEvent)
+    return found is None or value_at(found.event, "type") == "message_start" or _has_text(found.event)
+
+
+def _has_text(value: Any) -> bool:
+    """Whether there is any text in a value but its types."""
+    if isinstance(value, dict):
+        return any(_has_text(inner) for name, inner in value.items() if name != "type")
+    return any(map(_has_text, value)) if isinstance(value, list) else isinstance(value, str) and value != ""
 
 
 def string_in(json: msgspec.Raw) -> str | None:
