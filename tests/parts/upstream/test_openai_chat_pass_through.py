@@ -322,6 +322,62 @@ def test_a_message_and_a_delta_in_each_others_place_reach_sdks(body: bytes, stre
         assert choice.message.content == "Hello"
 
 
+def call_of(city: str, id: str) -> dict[str, Any]:
+    function = {"name": "get_weather", "arguments": json.dumps({"city": city})}
+    return {"id": id, "type": "function", "function": function}
+
+
+OSLO, ROME = call_of("Oslo", "c0"), call_of("Rome", "c1")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("content", [None, "Hm."])
+@pytest.mark.parametrize(
+    ("messages", "said"),
+    [
+        ([[OSLO], [OSLO]], [OSLO]),
+        ([[OSLO, ROME], [OSLO, ROME]], [OSLO, ROME]),
+        ([[OSLO], [OSLO, ROME]], [OSLO, ROME]),
+        ([[OSLO], [call_of("Oslo", "other")]], [OSLO]),
+        ([[OSLO], None], [OSLO]),
+        ([[OSLO, ROME]], [OSLO, ROME]),
+    ],
+)
+def test_calls_that_the_last_message_repeats_are_passed_on_once(
+    messages: list[Any], said: list[Any], content: str | None, stream: bool
+) -> None:
+    body = DONE
+    for place, calls in enumerate(reversed(messages)):
+        message = {"role": "assistant", "content": content, "tool_calls": calls}
+        body = event(message_chunk(message, None if place else "tool_calls")) + body
+    assert calls_passed_on(body, stream=stream) == [each["function"] for each in said]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_calls_that_come_in_messages_of_their_own_are_apart(stream: bool) -> None:
+    body = b"".join(
+        event(message_chunk({"content": None, "tool_calls": calls}, finish))
+        for calls, finish in (([OSLO], None), ([ROME], None), ([OSLO, ROME], "tool_calls"))
+    )
+    assert calls_passed_on(body + DONE, stream=stream) == [OSLO["function"], ROME["function"]]
+
+
+def calls_passed_on(body: bytes, *, stream: bool) -> list[dict[str, str]]:
+    """The functions of the calls that an SDK reads."""
+    out = passed_bytes(PassThrough(stream=stream, wants_usage=True), [body])
+    if not stream:
+        (choice,) = ChatCompletion.model_validate(json.loads(out), strict=True).choices
+        return [each["function"] for each in choice.message.model_dump()["tool_calls"]]
+    calls: dict[int, dict[str, str]] = {}
+    for each in out.split(b"\n\n"):
+        for choice in json.loads(each[6:])["choices"] if each and b"[DONE]" not in each else ():
+            for delta in choice["delta"].get("tool_calls") or ():
+                call = calls.setdefault(delta["index"], {"name": "", "arguments": ""})
+                for name, piece in delta["function"].items():
+                    call[name] += piece
+    return [calls[index] for index in sorted(calls)]
+
+
 def test_choices_of_a_joined_stream_are_in_order() -> None:
     ends = [chunk({}) | {"choices": [{"index": n, "delta": {}, "finish_reason": "stop"}]} for n in (1, 0)]
     out = passed_bytes(PassThrough(stream=False, wants_usage=True), [*map(event, ends), DONE])

@@ -59,9 +59,44 @@ class SaidMessage:
     """What the messages have said that come in place of deltas, as pieces of one choice."""
 
     def __init__(self) -> None:
-        self.text = SaidText()
-        self.fields: set[str] = set()
+        self._text = SaidText()
+        self._calls = ToolCalls(lambda _: "", ())
+        self._indexes: dict[Call, int] = {}
+        self._fields: set[str] = set()
         """The names of fields that were not empty."""
+
+    def add(self, message: dict[str, Any], *, is_last: bool) -> dict[str, Any]:
+        """Returns the delta in a message that is a piece of the answer; the last one may also be all of it."""
+        content, calls = message.get("content"), list(objects_in(message.get("tool_calls")))
+        delta = message
+        if isinstance(content, str) and is_last and self._text and self._text.begins(content):
+            delta = self._new_in(message, calls) | {"content": self._text.rest_of(content)}
+        elif is_last and not self._text and self._calls.are_repeated_by(calls):
+            delta = self._new_in(message, calls)
+        if isinstance(delta.get("content"), str):
+            self._text.add(delta["content"])
+        if calls := list(objects_in(delta.get("tool_calls"))):
+            delta = delta | {"tool_calls": self._indexed(calls)}
+        self._fields.update(name for name, value in delta.items() if value)
+        return delta
+
+    def _new_in(self, message: dict[str, Any], calls: list[dict[str, Any]]) -> dict[str, Any]:
+        """Returns the fields that were empty until now, and the calls behind those that came."""
+        new = {name: value for name, value in message.items() if name not in self._fields}
+        if "tool_calls" in self._fields and calls[len(self._calls.all) :]:
+            new["tool_calls"] = calls[len(self._calls.all) :]
+        return new
+
+    def _indexed(self, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Returns calls, each with the index of the one that it begins or continues."""
+        indexed, fed = [], set[Call]()
+        for call in calls:
+            piece = self._calls.feed(call, beside=fed)
+            if piece is not None:
+                fed.add(piece.call)
+                index = self._indexes.setdefault(piece.call, len(self._indexes))
+                indexed.append({**call, "index": index})
+        return indexed
 
 
 def sound_chunk(chunk: dict[str, Any], messages: dict[int, SaidMessage] | None) -> dict[str, Any]:
@@ -87,27 +122,17 @@ def _sound_choice(
     sound = {**choice, "index": _index_of(choice, place)}
     if _has_message(choice, has_deltas=messages is None):
         del sound["message"]
-        return {**sound, "delta": {} if messages is None else _piece_in(choice, sound["index"], messages)}
+        if messages is None:
+            return {**sound, "delta": {}}
+        said = messages.setdefault(sound["index"], SaidMessage())
+        message = _with_texts(object_at(choice, "message"))
+        return {**sound, "delta": said.add(message, is_last=bool(choice.get("finish_reason")))}
     delta = object_at(choice, "delta")
     content = delta.get("content")
     is_known = not isinstance(content, list) or all(
         value_at(each, "type") in ("text", "thinking") for each in content
     )
     return {**sound, "delta": _with_texts(delta) if is_known else delta}
-
-
-def _piece_in(choice: dict[str, Any], index: int, messages: dict[int, SaidMessage]) -> dict[str, Any]:
-    """Returns the delta in a message that is a piece of the answer; the last one may also be all of it."""
-    delta = _delta_in(choice)
-    said = messages.setdefault(index, SaidMessage())
-    content = delta.get("content")
-    if isinstance(content, str):
-        if choice.get("finish_reason") and said.text and said.text.begins(content):
-            delta = {name: value for name, value in delta.items() if name not in said.fields}
-            delta["content"] = said.text.rest_of(content)
-        said.text.add(delta["content"])
-    said.fields.update(name for name, value in delta.items() if value)
-    return delta
 
 
 def _has_message(choice: dict[str, Any], *, has_deltas: bool) -> bool:
@@ -181,6 +206,8 @@ class _Choice:
         repeats = False
         if is_last and isinstance(said, SaidText) and isinstance(whole, str):
             repeats = bool(said) and said.begins(whole)
+        if is_last and not said:
+            repeats = self._calls.are_repeated_by(list(objects_in(message.get("tool_calls"))))
         if not self.has_deltas and not repeats:
             self._add(self._message, message)
             return

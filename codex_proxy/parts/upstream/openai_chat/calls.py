@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Container, Hashable
+from collections.abc import Callable, Container, Hashable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -135,6 +135,11 @@ class ToolCalls:
         rest = {"arguments": "" if same else whole[len(said) :]}
         rest |= {} if call.name else {"name": text_at(function, "name")}
         return {"id": call.id or text_at(delta, "id"), "index": call.index, "function": rest}
+
+    def are_repeated_by(self, entries: Sequence[dict[str, Any]]) -> bool:
+        """Whether the `tool_calls` of a whole message contradict none of these calls, if there are any."""
+        rests = (self.rest_of(position, entry) for position, entry in enumerate(entries))
+        return bool(self.all and entries) and None not in rests
 
     def _call_of(self, id: str, index: Hashable, name: str, arguments: str, beside: Container[Call]) -> Call:
         call = self._find(id, index, name, arguments, beside)
