@@ -123,6 +123,11 @@ BROKEN_OFF: Final = Failure(
     K.UPSTREAM_DISCONNECTED, "The model server's answer ended before it was complete. Send the request again."
 )
 NO_JSON: Final = Failure(K.UPSTREAM_ERROR, "The model server sent data that is not valid JSON.")
+NO_NUMBERS: Final = Failure(
+    K.UPSTREAM_ERROR,
+    "The model server answered with NaN or Infinity in place of a number. Send another input, or ask the operator "
+    "to look at the model server.",
+)
 NO_ANSWER: Final = Failure(
     K.UPSTREAM_ERROR,
     "The model server's answer is not in the format of Chat Completions. The operator must "

@@ -29,7 +29,7 @@ from codex_proxy.parts.upstream.attempts import (
     UpstreamTarget,
 )
 from codex_proxy.parts.upstream.exchange import Exchange
-from codex_proxy.parts.upstream.failures import BROKEN_OFF, CLOSED, MAX_ERROR_BYTES, ErrorReader
+from codex_proxy.parts.upstream.failures import BROKEN_OFF, CLOSED, MAX_ERROR_BYTES, NO_NUMBERS, ErrorReader
 from codex_proxy.parts.upstream.server import UpstreamClient
 from codex_proxy.parts.upstream.stream import End, Head, Message, PassedUsage, decode_event, is_error
 
@@ -45,6 +45,8 @@ _LAST_EVENT: Final = re.compile(rb'"(?:finish_reason|error)"\s{0,9}:\s{0,9}["{]|
 """Matches what ends a stream of completions: in a model's text quotes and line ends have a backslash."""
 _MAX_MARK: Final = 64
 """The bytes of it at most."""
+_NO_NUMBER: Final = re.compile(rb"[\[,:]\s{0,9}-?(?:NaN|Infinity)")
+"""Matches what some servers write in place of a number, and no reader of JSON takes."""
 _KEPT_HEADERS: Final = ("content-type", "content-disposition")
 
 NO_PATH: Final = (
@@ -77,6 +79,8 @@ class UpstreamAnswer:
         self._news = asyncio.Event()
         self._recorded = False
         self._has_text = True
+        self._numbers_only = False
+        """Whether it is JSON in which texts are only names."""
         self._lacks_end = False
         """Whether it is a stream of completions of which no finish reason, error or `[DONE]` has come."""
         self._rest = rest
@@ -115,6 +119,12 @@ class UpstreamAnswer:
         kind = self.headers.get("content-type", "")
         if "json" in kind and (failure := await self._error_in_answer(errors)) is not None:
             raise self._fault(failure)
+        self._numbers_only = self._path == "/embeddings" and "json" in kind
+        if self._numbers_only:
+            while self._end is None and self._held <= HELD_BYTES:  # while the answer can still be an error
+                await self._next()
+            if _NO_NUMBER.search(b"".join(self._chunks)):
+                raise self._fault(NO_NUMBERS)
         self._has_text = "audio/" not in kind
         self._lacks_end = self._path == "/completions" and kind.startswith("text/event-stream")
 
@@ -142,6 +152,10 @@ class UpstreamAnswer:
                 chunk = self._take_chunk()
                 if self._has_text:
                     self._usage.feed(chunk)
+                if self._numbers_only:
+                    if _NO_NUMBER.search(tail + chunk):
+                        raise self._fault(NO_NUMBERS)
+                    tail = (tail + chunk)[-_MAX_MARK:]
                 if self._lacks_end:
                     tail += chunk
                     self._lacks_end = _LAST_EVENT.search(tail) is None

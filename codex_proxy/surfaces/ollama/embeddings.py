@@ -5,6 +5,7 @@ for a wrong answer.
 from __future__ import annotations
 
 import base64
+import math
 import struct
 from typing import Annotated, Any, Final
 
@@ -21,6 +22,9 @@ from codex_proxy.surfaces.requests.body import RequestModel, parse_as
 from codex_proxy.surfaces.requests.fields import ByKind, FieldNotes, Ignored, ignored_fields
 
 _NO_EMBEDDINGS: Final = Failure(FaultKind.UPSTREAM_ERROR, "The model server's answer has no embeddings.")
+_NO_NUMBERS: Final = Failure(
+    FaultKind.UPSTREAM_ERROR, "The model server's embeddings have NaN or Infinity in place of a number."
+)
 _NOT_EACH: Final = Failure(
     FaultKind.UPSTREAM_ERROR, "The model server's answer has not one embedding for each text of the input."
 )
@@ -119,5 +123,9 @@ def _read(answer: bytes, count: int) -> tuple[list[list[float]], int]:
 def _vector(given: Any) -> list[float]:
     if isinstance(given, str):  # base64 of 32-bit floats
         data = base64.b64decode(given)
-        return list(struct.unpack(f"<{len(data) // 4}f", data))
-    return [float(number) for number in given]
+        vector = list(struct.unpack(f"<{len(data) // 4}f", data))
+    else:
+        vector = [float(number) for number in given]
+    if not all(map(math.isfinite, vector)):
+        raise Fault(_NO_NUMBERS)
+    return vector

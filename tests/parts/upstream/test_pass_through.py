@@ -246,6 +246,35 @@ async def test_an_error_with_the_status_200_is_told_as_one(
     assert (answer.status, words in answer.text) == (status, True)
 
 
+@pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity"])
+async def test_embeddings_that_are_no_numbers_are_the_model_servers_error(
+    number: bytes, proxy: Proxy, server: Server
+) -> None:
+    answer = json.dumps(EMBEDDINGS_ANSWER).encode()
+    for odd in (b"0.5, ", b"0.5,\n"):
+        server.answer = answer.replace(b"[0.5, -1.0]", b"[" + odd + number + b"]")
+        assert number in server.answer
+        reply = await proxy.send("POST", "/v1/embeddings", {"model": "embed", "input": "x"})
+        assert (reply.status, "NaN or Infinity" in reply.text) == (502, True)
+        reply = await proxy.send("POST", "/api/embed", {"model": "embed", "input": ["x"]})
+        assert reply.status == 502
+    server.answer = answer.replace(b"[0.5, -1.0]", b'"AACAfw=="')  # a float that is infinite
+    assert (await proxy.send("POST", "/api/embed", {"model": "embed", "input": ["x"]})).status == 502
+    name = answer[:-1] + b', "name": "NaN or -Infinity"}'
+    server.answer = name
+    reply = await proxy.send("POST", "/v1/embeddings", {"model": "embed", "input": "x"})
+    assert (reply.status, reply.body) == (200, json.loads(name))
+
+
+async def test_a_large_answer_with_a_number_that_is_none_breaks_off(proxy: Proxy, server: Server) -> None:
+    server.answer = b'{"data":[{"embedding":[' + b"0.5," * 300_000 + b'NaN],"index":0}]}'
+    async with proxy.session.post(
+        f"{proxy.url}/v1/embeddings", json={"model": "embed", "input": "x"}
+    ) as reply:
+        with pytest.raises(aiohttp.ClientError):
+            await reply.read()
+
+
 async def test_the_breaker_counts_these_requests_too(server: Server, tmp_path: Path) -> None:
     table = {"retries": 0, "breaker_failures": 2, "breaker_seconds": 60}
     async with proxy_before(server.url, tmp_path, table=table) as proxy:
@@ -487,7 +516,7 @@ async def test_the_whole_request_has_a_time_limit(server: Server, tmp_path: Path
         server.left.clear()
         server.chunks.put_nowait(b"[")
         with pytest.raises(aiohttp.ClientPayloadError):
-            await proxy.send("POST", "/v1/embeddings", {"model": "embed", "input": "x"})
+            await proxy.send("POST", "/v1/moderations", {"model": "embed", "input": "x"})
         await until(server.left.is_set)
 
 
