@@ -15,6 +15,7 @@ from codex_proxy.http.endpoint import (
     Schema,
     one_of,
 )
+from codex_proxy.http.endpoints import SANDBOX
 from codex_proxy.parts.managed_agents import handlers, resources, session_handlers, session_wire, wire
 from codex_proxy.parts.managed_agents.agents import AgentObject
 from codex_proxy.parts.managed_agents.environments import EnvironmentDeleted, EnvironmentObject
@@ -120,7 +121,7 @@ _SESSIONS: Final = (
         SessionObject,
         kind="turn",
         body=session_wire.ManagedSessionBody,
-        parameters=(CREATION,),
+        parameters=(CREATION, SANDBOX),
         description="Details: docs/managed-agents.md.",
     ),
     endpoint(

@@ -63,6 +63,7 @@ from codex_proxy.parts.managed_agents.stream import PING, PING_SECONDS, PREVIEWS
 from codex_proxy.parts.sessions.agents import StoredAgent
 from codex_proxy.parts.sessions.answers import marked
 from codex_proxy.parts.sessions.commands import Interrupt, patched
+from codex_proxy.parts.sessions.creation_handlers import sandbox_in
 from codex_proxy.parts.sessions.creations import Creation, creation
 from codex_proxy.parts.sessions.items import WholeItem
 from codex_proxy.parts.sessions.placed_files import remove_files
@@ -115,6 +116,7 @@ async def _create(request: web.Request, given: wire.ManagedSessionBody, asked: C
         environment_id=environment.id,
         metadata=given.metadata or {},
         title=given.title,
+        sandbox=sandbox_in(request),
     )
     request[NOTES] |= {"session": id, "model": session.agent.model}
     sessions.check_room(owner)

@@ -29,6 +29,7 @@ from tests.http.serving import Proxy, fake_proxy
 from tests.parts.files.sending import ANTHROPIC, uploaded
 from tests.parts.managed_agents.driving import sdk
 from tests.parts.managed_agents.following import IDLE, ManagedClient, check, result, said
+from tests.parts.sessions.driving import AgentsClient
 from tests.pictures import PIXEL, PNG
 from tests.waiting import poll
 
@@ -158,6 +159,30 @@ def resource(file: str, mount_path: str | None = None) -> dict[str, Any]:
 
 def files_below(folder: Path) -> list[str]:
     return sorted(str(each.relative_to(folder)) for each in folder.rglob("*") if not each.is_dir())
+
+
+async def test_a_sandbox_is_kept_with_a_session_and_never_wider_than_the_keys(tmp_path: Path) -> None:
+    async with writing(tmp_path) as (client, folder):
+        body = {
+            "agent": await client.new_agent(),
+            "environment_id": await client.environment(),
+            "metadata": {"workdir": str(folder)},
+        }
+        for sandbox, kept in (("read-only", "read-only"), ("", "workspace-write")):
+            made = await client.ask("POST", "/sessions", body, **{"X-Codex-Sandbox": sandbox})
+            assert (made.status, made.headers.get("x-codex-ignored-params")) == (200, None), made.text
+            about = await AgentsClient(client.proxy).ask("GET", f"/sessions/{made.body['id']}/summary")
+            assert about.body["sandbox"] == kept
+        given = {**body, "resources": [resource(await file_of(client))]}
+        refused = await client.ask("POST", "/sessions", given, **{"X-Codex-Sandbox": "read-only"})
+        assert (refused.status, "read-only" in refused.text) == (403, True)
+        for wrong, status in (("danger-full-access", 403), ("none", 400)):
+            refused = await client.ask("POST", "/sessions", body, **{"X-Codex-Sandbox": wrong})
+            assert (refused.status, "X-Codex-Sandbox" in refused.text) == (status, True)
+        sent = {"events": [{"type": "user.message", "content": [{"type": "text", "text": "[[fake:text]]"}]}]}
+        path = f"/sessions/{made.body['id']}/events"
+        later = await client.ask("POST", path, sent, **{"X-Codex-Sandbox": "read-only"})
+        assert later.headers["x-codex-ignored-params"] == "X-Codex-Sandbox"
 
 
 async def test_the_sdk_puts_files_into_the_folder_and_removes_them(tmp_path: Path) -> None:
