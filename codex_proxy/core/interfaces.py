@@ -70,8 +70,8 @@ class SessionFiles(Protocol):
 
     async def find(self, owner: str, id: str) -> SessionFile | None: ...
 
-    async def read(self, owner: str, id: str) -> bytes | None:
-        """Returns the bytes of a file; None if there is none."""
+    async def read(self, owner: str, id: str, start: int, stop: int) -> bytes | None:
+        """Returns the bytes of a file from `start` to before `stop`; None if there is no such file."""
 
 
 class Task(Protocol):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from typing import Final
-from urllib.parse import quote
 
 from aiohttp import web
 
@@ -20,6 +18,7 @@ from codex_proxy.http.endpoint import (
     json_response,
     one_of,
 )
+from codex_proxy.http.file_bytes import BYTES, OF_RANGES, RANGE, send_bytes
 from codex_proxy.http.middleware.request_context import OWNER
 from codex_proxy.parts.files import objects
 from codex_proxy.parts.files.objects import StoredFile
@@ -36,10 +35,6 @@ STORE_OFF: Final = Failure(
     "This server keeps no files (PROXY_STORE=off).",
     code="store_disabled",
 )
-BYTES: Final = "application/octet-stream"
-"""The type of every file's bytes: a browser that ran them as a page of this server could use it."""
-_LAST_NONE: Final = re.compile(r"bytes=-0+", re.IGNORECASE)
-"""Matches the range of the last 0 bytes."""
 _HOUR: Final = 3600
 _DAY: Final = 24 * _HOUR
 _ANCHOR, _SECONDS, _EXPIRES_IN = "expires_after[anchor]", "expires_after[seconds]", "expires_in_seconds"
@@ -140,33 +135,7 @@ async def retrieve_file_content(request: web.Request) -> web.StreamResponse:
     """
     files, owner = _files(request)
     file = await files.find(owner, request.match_info["id"])
-    headers = {"Accept-Ranges": "bytes", "Cache-Control": "private, no-cache"}
-    headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{quote(file.name, safe='')}"
-    try:
-        start, stop, _ = request.http_range.indices(file.size)
-        # What a client has of it cannot be known to be of the same file: there is no ETag.
-        is_range = "Range" in request.headers and "If-Range" not in request.headers
-        if is_range and _LAST_NONE.fullmatch(request.headers["Range"]):
-            start = stop
-    except ValueError:  # not one range of bytes: HTTP lets a server pass over it
-        is_range = False
-    if not is_range:
-        start, stop = 0, file.size
-    else:
-        if start >= stop:
-            return web.Response(status=416, headers={"Content-Range": f"bytes */{file.size}"})
-        headers["Content-Range"] = f"bytes {start}-{stop - 1}/{file.size}"
-    response = web.StreamResponse(status=206 if is_range else 200, headers=headers)
-    response.content_type, response.content_length = BYTES, stop - start
-    chunks = files.read(owner, file, start, stop if request.method == "GET" else start)
-    first = await anext(chunks, b"")  # before the head of the answer, for an error of its own
-    await response.prepare(request)
-    if first:
-        await response.write(first)
-    async for chunk in chunks:
-        await response.write(chunk)
-    await response.write_eof()
-    return response
+    return await send_bytes(request, file.name, file.size, partial(files.read, owner, file))
 
 
 # --- the table ------------------------------------------------------------------------------------
@@ -212,7 +181,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         "GET /files/{id}/content",
         retrieve_file_content,
         BYTES,
-        parameters=(Parameter("Range", "header", TEXT_SCHEMA, "One range of bytes, such as `bytes=0-99`."),),
-        more_answers={"206": BYTES, "416": ""},
+        parameters=(RANGE,),
+        more_answers=OF_RANGES,
     ),
 )

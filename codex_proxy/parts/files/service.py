@@ -159,7 +159,7 @@ class Files:
         meanwhile.
         """
         if file.session:
-            if start < stop:  # nothing is wanted for HEAD, and the whole file would be read
+            if start < stop:  # else it is for HEAD
                 yield await self._made(owner, file.id, start, stop)
             return
         with store_errors_as_faults():
@@ -173,10 +173,10 @@ class Files:
 
     async def _made(self, owner: str, id: str, start: int, stop: int) -> bytes:
         made = self._of_sessions()
-        content = None if made is None else await made.read(owner, id)
+        content = None if made is None else await made.read(owner, id, start, stop)
         if content is None:
             raise not_found(id)
-        return content[start:stop]
+        return content
 
     async def load(self, owner: str, id: str, limit: int) -> GivenFile | None:
         """Returns a whole file; None if there is none. Raises `Fault` REQUEST_TOO_LARGE above `limit` bytes."""

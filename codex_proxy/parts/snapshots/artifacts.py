@@ -9,9 +9,8 @@ import hashlib
 import mimetypes
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple, TypedDict, TypeVar
-from urllib.parse import quote
 
 from aiohttp import web
 
@@ -19,6 +18,7 @@ from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.interfaces import SessionFile
 from codex_proxy.core.shown_text import escape, excerpt
 from codex_proxy.http.endpoint import json_response
+from codex_proxy.http.file_bytes import BYTES, send_bytes
 from codex_proxy.http.listing import list_object
 from codex_proxy.parts.sessions.records import TURN
 from codex_proxy.parts.sessions.request_values import id_in, page_in, sessions_at
@@ -37,7 +37,6 @@ R = TypeVar("R")
 
 MAX_ARTIFACTS: Final = 1000
 """Maximum artifacts of a session: the newest ones."""
-BYTES: Final = "application/octet-stream"
 _TURN: Final = "turn_"
 _ID: Final = re.compile(r"file-([0-9a-f]{32})([0-9a-f]{16})")
 """Matches the id of a file: the id of its turn, and the beginning of that of the artifact."""
@@ -110,16 +109,19 @@ async def retrieve_artifact(request: web.Request) -> web.Response:
     return json_response(about)
 
 
-async def retrieve_artifact_content(request: web.Request) -> web.Response:
-    """Returns the bytes of an artifact."""
+async def retrieve_artifact_content(request: web.Request) -> web.StreamResponse:
+    """Returns the bytes of an artifact, or a range of them.
+
+    Breaks the connection off if they end too early.
+    """
     found = await _artifact(request)
-    content = await content_of(request.app[KEEPER], found)
-    name = quote(os.path.basename(found.path), safe="")
-    headers = {
-        "Cache-Control": "private, no-cache",
-        "Content-Disposition": f"attachment; filename*=UTF-8''{name}",
-    }
-    return web.Response(body=content, content_type=BYTES, headers=headers)
+    [about] = await _with_sizes(request, [found])
+
+    async def read(start: int, stop: int) -> AsyncIterator[bytes]:
+        if start < stop:
+            yield await content_of(request.app[KEEPER], found, start, stop)
+
+    return await send_bytes(request, os.path.basename(found.path), about["size_bytes"], read)
 
 
 async def _artifact(request: web.Request) -> Found:
@@ -167,9 +169,9 @@ class FilesOfSessions:
         found = await self._found(owner, id)
         return None if found is None else (await self._shown([found]))[0]
 
-    async def read(self, owner: str, id: str) -> bytes | None:
+    async def read(self, owner: str, id: str, start: int, stop: int) -> bytes | None:
         found = await self._found(owner, id)
-        return None if found is None else await content_of(self._app[KEEPER], found)
+        return None if found is None else await content_of(self._app[KEEPER], found, start, stop)
 
     async def _found(self, owner: str, id: str) -> Found | None:
         parts = _ID.fullmatch(id)
@@ -267,13 +269,13 @@ async def sizes_of(keeper: Keeper, found: Iterable[Found]) -> dict[str, int]:
     return await _reading(read)
 
 
-async def content_of(keeper: Keeper, found: Found) -> bytes:
-    """Raises `Fault`."""
+async def content_of(keeper: Keeper, found: Found, start: int, stop: int) -> bytes:
+    """Returns the bytes from `start` to before `stop`. Raises `Fault`."""
     git = keeper.snapshots_of(found.place).git
 
     def read() -> bytes:
         with git.reader() as reader:
-            return reader.read(found.digest)
+            return reader.read_range(found.digest, start, stop)
 
     return await _reading(read)
 

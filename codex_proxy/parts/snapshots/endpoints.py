@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from codex_proxy.http.endpoint import TEXT_SCHEMA, AnswerType, Endpoint, Handler, Parameter
+from codex_proxy.http.file_bytes import BYTES, OF_RANGES, RANGE
 from codex_proxy.parts.sessions.endpoints import BETA, PAGE
 from codex_proxy.parts.snapshots import artifacts, handlers, worktree_handlers
 from codex_proxy.parts.snapshots.wire import (
@@ -77,6 +78,8 @@ ENDPOINTS: Final = (
     _endpoint(
         f"GET {_ARTIFACT}/content",
         artifacts.retrieve_artifact_content,
-        artifacts.BYTES,
+        BYTES,
+        parameters=(RANGE,),
+        more_answers=OF_RANGES,
     ),
 )

@@ -68,6 +68,8 @@ class GitError(Exception):
         return next((words for words in _OF_DISKS if words in str(self)), "")
 
 
+_PASSED_BYTES: Final = 1 << 20
+"""Maximum bytes before a range that are read at once."""
 _OF_DISKS: Final = ("No space left", "quota exceeded", "Read-only file system", "Input/output error")
 
 
@@ -374,12 +376,21 @@ class ObjectReader:
 
     def read(self, digest: str) -> bytes:
         """Returns an object's content. Raises `GitError` if it is not there."""
+        return self._read(digest, 0, None)
+
+    def read_range(self, digest: str, start: int, stop: int) -> bytes:
+        """Returns a part of an object's content, up to its end. No other object is read after that. Raises `GitError`
+        if it is not there.
+        """
+        return self._read(digest, start, stop)
+
+    def _read(self, digest: str, start: int, stop: int | None) -> bytes:
         try:
             while self._asked and self._asked[0] != digest:
-                self._next()  # planned, and not read
+                self._next(0, None)  # planned, and not read
             if not self._asked:
                 self._ask_for(digest)
-            content = self._next()
+            content = self._next(start, stop)
         except BrokenPipeError:
             raise GitError("git cat-file has ended") from None
         if content is None:
@@ -395,15 +406,21 @@ class ObjectReader:
         self._ask.write("".join(f"{each}\n" for each in self._asked).encode())
         self._ask.flush()
 
-    def _next(self) -> bytes | None:
-        """Returns the content of the next object that git is asked for; None if it is missing."""
+    def _next(self, start: int, stop: int | None) -> bytes | None:
+        """Returns the content, or a part of it, of the next object that git is asked for; None if it is missing."""
         self._asked.popleft()
         head = self._told.readline().split()
         if len(head) != 3:
             return None
         size = int(head[2])
-        found = self._told.read(size + 1)[:size]
-        if len(found) < size:
+        if stop is None:
+            wanted, found = size, self._told.read(size + 1)[:size]
+        else:
+            start, stop = min(start, size), min(stop, size)
+            while start and (passed := self._told.read(min(start, _PASSED_BYTES))):
+                start, stop = start - len(passed), stop - len(passed)
+            wanted, found = stop - start, self._told.read(max(0, stop - start))
+        if len(found) < wanted:
             raise GitError("git cat-file has ended")
         return found
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import anthropic
 import pytest
 
 from codex_proxy.parts.snapshots import artifacts
+from codex_proxy.parts.snapshots.git import ObjectReader
 from tests.parts.managed_agents.driving import sdk
 from tests.parts.managed_agents.following import ManagedClient, message, result
+from tests.parts.sessions.driving import BETA
 from tests.parts.snapshots.working import snapshot_proxy
 from tests.sdk_fields import unknown_fields
 
@@ -94,6 +97,57 @@ async def test_a_file_that_became_a_link_is_offered_no_more_and_head_reads_none(
 
             await turn(client, session, link)
             assert (await api.beta.files.list(scope_id=session)).data == []
+
+
+async def test_a_range_of_a_file_of_a_session_is_read_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = (2 << 20) + 100
+    data = (bytes(range(250)) * 10_000)[:size]
+    read: list[int] = []
+    read_range = ObjectReader.read_range
+
+    def counted(reader: ObjectReader, digest: str, start: int, stop: int) -> bytes:
+        found = read_range(reader, digest, start, stop)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(ObjectReader, "read_range", counted)
+    async with snapshot_proxy(tmp_path, snapshot_artifacts="*.bin") as (agents, folder):
+        client = ManagedClient(agents.proxy)
+        session = await client.new_session(metadata={"workdir": str(folder)})
+        await turn(client, session, lambda: (folder / "a.bin").write_bytes(data))
+        async with sdk(agents.proxy) as api:
+            [file] = (await api.beta.files.list(scope_id=session)).data
+        listed = await agents.ask("GET", f"/sessions/{session}/artifacts")
+        [artifact] = listed.body["data"]
+        in_files = f"/v1/files/{file.id}/content"
+        for path in (in_files, f"/v1/agents/sessions/{session}/artifacts/{artifact['id']}/content"):
+
+            async def ask(method: str, path: str = path, **headers: str) -> tuple[int, bytes, Any]:
+                url = f"{agents.proxy.url}{path}"
+                beta = {} if path == in_files else BETA
+                async with agents.proxy.session.request(method, url, headers=headers | beta) as reply:
+                    return reply.status, await reply.read(), reply.headers
+
+            read.clear()
+            for given, start, stop in (
+                ("bytes=0-9", 0, 10),
+                (f"bytes={(1 << 20) - 5}-{(1 << 20) + 4}", (1 << 20) - 5, (1 << 20) + 5),
+                ("bytes=-7", size - 7, size),
+                (f"bytes={size - 3}-99999999", size - 3, size),
+            ):
+                status, got, headers = await ask("GET", Range=given)
+                assert (status, got) == (206, data[start:stop]), given
+                assert headers["Content-Range"] == f"bytes {start}-{stop - 1}/{size}"
+            assert read == [10, 10, 7, 3]
+            status, got, headers = await ask("HEAD")
+            assert (status, got, headers["Content-Length"]) == (200, b"", str(size))
+            assert (headers["Accept-Ranges"], len(read)) == ("bytes", 4)
+            for given in (f"bytes={size}-", "bytes=-0"):
+                status, _, headers = await ask("GET", Range=given)
+                assert (status, headers["Content-Range"]) == (416, f"bytes */{size}"), given
+            assert (await ask("GET"))[:2] == (200, data)
 
 
 async def test_a_file_of_a_session_can_be_given_to_another_one(tmp_path: Path) -> None:
