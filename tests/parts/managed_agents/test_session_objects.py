@@ -339,3 +339,27 @@ async def test_each_turn_of_openais_api_has_a_whole_log_in_this_one(
         assert sum(each in ("agent.custom_tool_use", "agent.mcp_tool_use") for each in kinds(events)) == len(
             calls
         )
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+async def test_events_are_paged_up_to_both_ends(client: ManagedClient, order: str) -> None:
+    id = await client.new_session(tools=())
+    await client.turn(id, message("[[fake:text]]"))
+    path = f"/sessions/{id}/events?order={order}"
+    whole = await client.well("GET", f"{path}&limit=1000")
+    assert whole["next_page"] is None
+    found: list[Any] = []
+    page: Any = {"next_page": ""}
+    while page["next_page"] is not None:
+        page = await client.well("GET", f"{path}&limit=1&page={page['next_page']}")
+        found += page["data"]
+    assert found == whole["data"]
+    assert len(found) > 2
+    for limit in ("0", "-1", "1001", "9" * 30, "x", "1.5", ""):
+        assert "limit" in await client.refused(400, f"{path}&limit={limit}", method="GET")
+    first = await client.well("GET", f"{path}&limit=1")
+    other = "asc" if order == "desc" else "desc"
+    said = await client.refused(
+        400, f"/sessions/{id}/events?order={other}&page={first['next_page']}", method="GET"
+    )
+    assert "page" in said
