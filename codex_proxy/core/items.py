@@ -272,8 +272,8 @@ ActivityKind: TypeAlias = Literal[
 
 
 class FileDiff(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A changed file. `kind`: `add`, `delete` or `update`, if told; `diff`: as the agent writes it. `moved_to`: its new
-    path, if it has one.
+    """A changed file. `kind`: `add`, `delete` or `update`, if told; `diff`: as the agent writes it, which is
+    the text alone of a file that is added or deleted. `moved_to`: its new path, if it has one.
     """
 
     path: str

@@ -106,7 +106,11 @@ async def test_a_patch_is_read(page: Page) -> None:
     ("change", "rows"),
     [
         ({"kind": "add", "diff": "a\n\n+b\n"}, ["|1|+a", "|2|+", "|3|++b"]),
-        ({"kind": "add", "diff": "+a\n+b\n"}, ["|1|+a", "|2|+b"]),
+        ({"kind": "add", "diff": "+a\n+b\n"}, ["|1|++a", "|2|++b"]),
+        ({"kind": "add", "diff": "@@ -1 +1 @@\n"}, ["|1|+@@ -1 +1 @@"]),
+        ({"kind": "delete", "diff": "-a\n"}, ["1||--a"]),
+        ({"kind": "add", "marked": True, "diff": "+a\n+b\n"}, ["|1|+a", "|2|+b"]),
+        ({"kind": "add", "marked": True, "diff": "@@ -0,0 +1 @@\n+a\n"}, ["|| @@ -0,0 +1 @@", "|1|+a"]),
         ({"kind": "delete", "diff": "a\n"}, ["1||-a"]),
         ({"kind": None, "diff": "-a\n+b\n"}, ["·||-a", "|·|+b"]),
         ({"kind": None, "diff": "every occurrence:\n-a\n"}, ["|| every occurrence:", "·||-a"]),

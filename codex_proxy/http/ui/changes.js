@@ -1,7 +1,7 @@
 // Reads diffs: which files they change, and the lines of each. The forms: git's, that of `apply_patch`, and that of the
 // sessions' items, whose diffs are as the agents tell them.
 
-/** The changes `{path, kind, diff, moved_to}` of a text in the form of git or of `apply_patch`. */
+/** The changes `{path, kind, diff, moved_to, marked}` of a text in the form of git or of `apply_patch`. */
 export function changesOf(text) {
   const lines = text.split("\n");
   if (lines.some((line) => /^\*\*\* (?:Add|Update|Delete) File: /.test(line))) return changesOfPatch(lines);
@@ -19,7 +19,7 @@ function changesOfPatch(lines) {
     else if (moved && changes.length) changes.at(-1).moved_to = moved[1];
     else if (!/^\*\*\* (?:Begin|End) Patch|^\*\*\* End of File/.test(line)) changes.at(-1)?.diff.push(line);
   }
-  return changes.map((change) => ({ ...change, diff: change.diff.join("\n") }));
+  return changes.map((change) => ({ ...change, marked: true, diff: change.diff.join("\n") }));
 }
 
 function changesOfGit(lines) {
@@ -46,7 +46,7 @@ function changesOfGit(lines) {
       last.diff.push(line);
     }
   }
-  return changes.map(({ named: _, ...change }) => ({ ...change, path: change.path || "(no name)", diff: change.diff.join("\n") }));
+  return changes.map(({ named: _, ...change }) => ({ ...change, marked: true, path: change.path || "(no name)", diff: change.diff.join("\n") }));
 }
 
 const OF_HEADER = /^(?:\+\+\+ |index |similarity |(?:old|new) mode |(?:new|deleted) file |rename (?:from|to) )/;
@@ -124,14 +124,14 @@ function headerAt(output, at, rest) {
 
 /**
  * The lines of a change: each with its `mark` ("+", "-", " ", "@" for a header, "\\" for a note), its text, and its
- * numbers before and after (`old`, `now`), null where they are not known. Of a file that is added or deleted some agents
- * tell the text alone.
+ * numbers before and after (`old`, `now`), null where they are not known. Of a file that is added or deleted agents tell the
+ * text alone; the forms of git and of `apply_patch` have marks (`marked`).
  */
-export function linesOfChange({ kind, diff }) {
+export function linesOfChange({ kind, diff, marked = false }) {
   if (!diff) return [];
   const raw = diff.endsWith("\n") ? diff.slice(0, -1).split("\n") : diff.split("\n");
   const whole = { add: "+", delete: "-" }[kind];
-  if (whole && !raw[0].startsWith("@@ -") && !raw.every((line) => line.startsWith(whole))) {
+  if (whole && !marked) {
     return raw.map((text, at) => numbered(whole, text, at + 1));
   }
   if (raw.every((line) => line.startsWith("+"))) return raw.map((line, at) => numbered("+", line.slice(1), at + 1));

@@ -203,7 +203,7 @@ function changeOf({ path, kind, diff, binary, additions, deletions, ...states })
   else if (diff === null && kind !== "mode" && (additions || deletions || before !== after)) notes.push(`The diff is too large to be shown: ${sizes}`);
   const [old, now] = [states.mode_before, states.mode_after];
   if (old !== now && (old && now ? true : LINK === (old ?? now))) notes.push(modesOf(old, now));
-  return { path, kind: KINDS[kind] ?? "update", title: kind === "mode" ? "Permissions" : kind === "link" ? "Link" : null, diff, counts: { "+": additions, "-": deletions }, note: notes.join(". ") };
+  return { path, kind: KINDS[kind] ?? "update", marked: true, title: kind === "mode" ? "Permissions" : kind === "link" ? "Link" : null, diff, counts: { "+": additions, "-": deletions }, note: notes.join(". ") };
 }
 
 const LINK = "120000";

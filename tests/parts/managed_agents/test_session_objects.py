@@ -352,6 +352,7 @@ async def test_events_are_paged_up_to_both_ends(client: ManagedClient, order: st
     page: Any = {"next_page": ""}
     while page["next_page"] is not None:
         page = await client.well("GET", f"{path}&limit=1&page={page['next_page']}")
+        assert len(page["data"]) == 1
         found += page["data"]
     assert found == whole["data"]
     assert len(found) > 2
