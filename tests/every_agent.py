@@ -19,7 +19,7 @@ Cases = TypeVar("Cases", bound=Iterable[str])
 KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "proto": ("codex-proto",),
     "app-server": ("codex-app-server", "codex-exec"),
-    "acp": ("acp", "gemini", "qwen", "opencode", "copilot", "claude-acp", "codex-acp", "kimi"),
+    "acp": ("acp", "gemini", "qwen", "opencode", "copilot", "claude-acp", "codex-acp", "kimi", "kilo"),
 }
 """The agents that speak one protocol, by the name of the fake agent for it. Each other agent is a kind of its own."""
 OF_MODEL_SERVERS: Final = dict.fromkeys(("openai-chat", "openai-responses"), "a model server, no program")

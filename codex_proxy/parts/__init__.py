@@ -150,7 +150,7 @@ KNOWN: Final[Mapping[str, KnownPart]] = {
         agents=("claude-code",), settings=("claude_bin", "CLAUDE_BIN"), flags=("claude_bin",)
     ),
     "acp": KnownPart(
-        agents=("gemini", "qwen", "opencode", "copilot", "claude-acp", "codex-acp", "kimi", "acp"),
+        agents=("gemini", "qwen", "opencode", "copilot", "claude-acp", "codex-acp", "kimi", "kilo", "acp"),
         settings=("acp",),
         flags=("agent_command", "agent_env", "agent_usage", "agent_unconfined"),
         fake_dialects=("acp",),

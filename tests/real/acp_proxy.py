@@ -46,6 +46,7 @@ SHELL: dict[str, tuple[str, dict[str, Any]]] = {
     "copilot": ("bash", {"command": "touch made.txt", "description": "x"}),
     "claude-acp": ("Bash", {"command": "touch made.txt", "description": "x"}),
     "codex-acp": ("exec_command", {"cmd": "touch made.txt"}),
+    "kilo": ("bash", {"command": "touch made.txt", "description": "x"}),
     "kimi": ("Bash", {"command": "touch made.txt"}),
 }
 """What a model of each agent calls to run a command that makes a file."""
@@ -77,6 +78,8 @@ def environment_of(agent: str, folder: Path, url: str) -> dict[str, str]:
             own = {"OPENAI_API_KEY": "x", "OPENAI_BASE_URL": f"{url}/v1", "OPENAI_MODEL": "mock-model"}
         case "opencode":
             own = {"OPENCODE_CONFIG_CONTENT": _opencode_config(url), "OPENCODE_DISABLE_MODELS_FETCH": "1"}
+        case "kilo":
+            own = {"KILO_CONFIG_CONTENT": _opencode_config(url), "KILO_DISABLE_MODELS_FETCH": "1"}
         case "kimi":
             own = {"KIMI_MODEL_NAME": "mock-model", "KIMI_MODEL_API_KEY": "x"}
             own |= {"KIMI_MODEL_BASE_URL": f"{url}/v1", "KIMI_MODEL_PROVIDER_TYPE": "openai"}

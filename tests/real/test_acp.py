@@ -26,7 +26,7 @@ from tests.weather_tool import CHAT_WEATHER
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.parametrize("agent", AGENTS, scope="module")]
 
-TAKES_IMAGES = frozenset({"gemini", "qwen", "opencode", "copilot", "claude-acp", "codex-acp", "kimi"})
+TAKES_IMAGES = frozenset({"gemini", "qwen", "opencode", "copilot", "claude-acp", "codex-acp", "kimi", "kilo"})
 TELLS_NO_CACHE = frozenset({"gemini"})
 
 
@@ -121,7 +121,11 @@ async def test_a_client_gets_the_arguments_that_its_tool_declares_and_no_others(
     assert all(f'"{name}"' in offered for name in added), "the program no longer adds it"
 
 
-TELLS_PARTS: dict[str, list[bool]] = {"qwen": [True, True, True], "opencode": [False, False, True]}
+TELLS_PARTS: dict[str, list[bool]] = {
+    "qwen": [True, True, True],
+    "opencode": [False, False, True],
+    "kilo": [False, False, True],
+}
 """Which parts of a turn of three requests an agent tells the tokens of: of each model call, or of the last one."""
 
 
@@ -305,6 +309,7 @@ READ: dict[str, tuple[str, str]] = {
     "copilot": ("view", "path"),
     "claude-acp": ("Read", "file_path"),
     "codex-acp": ("exec_command", "cmd"),
+    "kilo": ("read", "filePath"),
     "kimi": ("Read", "path"),
 }
 """What a model of each agent calls to read a file, and the argument with its path."""

@@ -14,7 +14,7 @@ from tests.real.acp_proxy import AGENTS, acp_proxy
 from tests.real.scripted_apis import ScriptedApis, script, scripted_apis
 from tests.real.shared import living_on
 
-FORKS = frozenset({"opencode", "codex-acp", "claude-acp"})
+FORKS = frozenset({"opencode", "codex-acp", "claude-acp", "kilo"})
 pytestmark = [
     pytest.mark.exhaustive,
     pytest.mark.part("sessions"),

@@ -73,7 +73,7 @@ async def failure(
 async def test_an_error_of_the_provider_is_its_status_in_time(
     agent: str, error: str, apis: ScriptedApis, tmp_path: Path
 ) -> None:
-    if (agent, error) in {("opencode", "length"), ("kimi", "length")}:
+    if (agent, error) in {("opencode", "length"), ("kilo", "length"), ("kimi", "length")}:
         pytest.skip("it makes the conversation shorter, and asks again")
     async with acp_proxy(agent, tmp_path, apis.url, first_event_timeout=SECONDS) as (client, _):
         raised = await failure(client, *[{"error": ERRORS[error]}] * 30)
@@ -99,7 +99,7 @@ async def test_a_model_that_it_does_not_have_is_a_404(agent: str, apis: Scripted
 async def test_nobody_signed_in_is_a_401_that_says_what_to_do(
     agent: str, apis: ScriptedApis, tmp_path: Path
 ) -> None:
-    if agent == "opencode":
+    if agent in ("opencode", "kilo"):
         pytest.skip("it asks a free model of its maker's then")
     async with acp_proxy(agent, tmp_path, apis.url, signed_in=False) as (client, _):
         before = len(apis.bodies)

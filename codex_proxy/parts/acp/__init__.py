@@ -39,6 +39,7 @@ PART: Final = Part(
         "claude-acp": "codex_proxy.parts.acp.acp_specs:CLAUDE_ACP_SPEC",
         "codex-acp": "codex_proxy.parts.acp.acp_specs:CODEX_ACP_SPEC",
         "kimi": "codex_proxy.parts.acp.acp_specs:KIMI_SPEC",
+        "kilo": "codex_proxy.parts.acp.acp_specs:KILO_SPEC",
         "acp": "codex_proxy.parts.acp.acp_specs:ACP_SPEC",
     },
     settings="codex_proxy.parts.acp:AcpSettings",

@@ -11,6 +11,7 @@ from codex_proxy.parts.acp.presets import (
     CODEX_ACP,
     COPILOT,
     GEMINI,
+    KILO,
     KIMI,
     OPENCODE,
     QWEN,
@@ -39,6 +40,7 @@ COPILOT_SPEC: Final = _spec(COPILOT, "GitHub Copilot CLI, by `copilot --acp`")
 CLAUDE_ACP_SPEC: Final = _spec(CLAUDE_ACP, "Claude Code, by its ACP adapter `claude-agent-acp`")
 CODEX_ACP_SPEC: Final = _spec(CODEX_ACP, "Codex, by its ACP adapter `codex-acp`")
 KIMI_SPEC: Final = _spec(KIMI, "Kimi Code, by `kimi acp`")
+KILO_SPEC: Final = _spec(KILO, "Kilo, by `kilo acp`")
 ACP_SPEC: Final = _spec(
     AcpPreset(name="acp", title="The agent", argv=()),
     "any program that speaks the Agent Client Protocol, as `--agent-command` names it",

@@ -132,8 +132,10 @@ _CLAUDE_KEYS: Final = (
 )  # fmt: skip
 
 
-def _opencode_config(action: str) -> str:
-    """Returns the configuration in which OpenCode asks before it acts (`ask`), or may not act (`deny`)."""
+def _opencode_config(action: str, *, own_mode: bool = False) -> str:
+    """Returns the configuration in which OpenCode asks before it acts (`ask`), or may not act (`deny`). `own_mode`: in
+    a mode `codex-proxy`, for programs whose modes that write nothing offer no tools of clients.
+    """
     acting = (
         "bash",
         "edit",
@@ -144,10 +146,11 @@ def _opencode_config(action: str) -> str:
         "doom_loop",
         "question",
     )
+    mode = {"mode": "primary", "permission": dict.fromkeys(acting, action)}
     config = {
         "permission": dict.fromkeys(acting, action),
         # By itself it asks its model for a title of each session, and may publish sessions.
-        "agent": {"title": {"disable": True}},
+        "agent": {"title": {"disable": True}} | ({"codex-proxy": mode} if own_mode else {}),
         "share": "disabled",
         "tool_output": {"max_bytes": 10_000_000, "max_lines": 1_000_000},
     }
@@ -244,6 +247,8 @@ OPENCODE: Final = AcpPreset(
         # By itself it runs and writes at once.
         "OPENCODE_CONFIG_CONTENT": _opencode_config("ask"),
         "OPENCODE_DISABLE_AUTOUPDATE": "1",
+        # A folder's `opencode.json` and `.opencode` would start programs unasked, and permit what is asked about.
+        "OPENCODE_DISABLE_PROJECT_CONFIG": "1",
     },
     # A rejected request would end its turn without an answer.
     declining_env={"OPENCODE_CONFIG_CONTENT": _opencode_config("deny")},
@@ -305,7 +310,12 @@ CLAUDE_ACP: Final = AcpPreset(
     writing={"danger-full-access": "default"},
     env=CLAUDE_VARIABLES,
     # Prompts are delivered as written: no `@path`, no commands, no words that add something (Claude Code from 2.1.248).
-    session_meta={"claudeCode": {"options": {"verbatimPrompts": True, "promptSuggestions": False}}},
+    # The folder's own settings, whose hooks would run unasked, are not read.
+    session_meta={
+        "claudeCode": {
+            "options": {"verbatimPrompts": True, "promptSuggestions": False, "settingSources": ["user"]}
+        }
+    },
     titled_by="_session/rename",
     keys=_CLAUDE_KEYS,
     state_folders=(".claude",),
@@ -378,8 +388,49 @@ KIMI: Final = AcpPreset(
     silence_hint="Kimi Code may be waiting for a model provider that is overloaded.",
 )
 
+KILO: Final = AcpPreset(
+    name="kilo",
+    title="Kilo",
+    argv=("kilo", "acp", "--print-logs", "--log-level", "ERROR"),
+    package="@kilocode/cli",
+    tested_release="7.7.7",
+    apart="folders",
+    usage="last",
+    reopens=True,
+    resume_command="kilo --session",
+    read_only=("codex-proxy",),
+    env={
+        # By itself it runs and writes at once, and offers no tools of clients in its modes that write nothing.
+        "KILO_CONFIG_CONTENT": _opencode_config("ask", own_mode=True),
+        "KILO_DISABLE_AUTOUPDATE": "1",
+        # As with opencode: `kilo.json`, `.kilo`, `.kilocode` and opencode's own names.
+        "KILO_DISABLE_PROJECT_CONFIG": "1",
+        "KILO_TELEMETRY_LEVEL": "off",
+        # What is said stays here: no copies of sessions for its maker's web page.
+        "KILO_DISABLE_SESSION_INGEST": "1",
+        "KILO_DISABLE_CODEBASE_INDEXING": "1",
+    },
+    declining_env={"KILO_CONFIG_CONTENT": _opencode_config("deny", own_mode=True)},
+    max_output=None,  # as it is configured here
+    late_seconds=0.1,
+    keys=("KILO_CONFIG", "KILO_CONFIG_DIR", "KILO_API_KEY", "KILO_DISABLE_MODELS_FETCH"),
+    state_folders=(
+        ".local/share/kilo",
+        ".local/state/kilo",
+        ".config/kilo",
+        ".cache/kilo",
+        ".kilo",
+        ".local/state/kilo-sandbox-policy",
+    ),
+    key_variables=("KILO_API_KEY",),
+    sign_in_files=(".local/share/kilo/auth.json",),
+    sign_in="Run `kilo auth login`.",
+    error_log=OPENCODE.error_log,
+    silence_hint="Kilo may be waiting for a model provider that is unreachable or slow to answer.",
+)
+
 PRESETS: Final[Mapping[str, AcpPreset]] = {
-    preset.name: preset for preset in (GEMINI, QWEN, OPENCODE, COPILOT, CLAUDE_ACP, CODEX_ACP, KIMI)
+    preset.name: preset for preset in (GEMINI, QWEN, OPENCODE, COPILOT, CLAUDE_ACP, CODEX_ACP, KIMI, KILO)
 }
 
 READ_ONLY_MODES: Final = ("plan", "read-only", "readonly", "ask")
