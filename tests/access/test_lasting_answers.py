@@ -445,7 +445,7 @@ async def test_an_answer_that_has_not_begun_becomes_an_error(
 
 
 @pytest.mark.parametrize(
-    "route", ["GET /ui/api/live", pytest.param("POST /embeddings", marks=pytest.mark.part("upstream"))]
+    "route", ["GET /ui/api/live", pytest.param("POST /moderations", marks=pytest.mark.part("upstream"))]
 )
 async def test_an_answer_without_a_form_for_errors_breaks_off(
     proxy: Proxy, tmp_path: Path, route: str

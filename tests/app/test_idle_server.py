@@ -39,7 +39,7 @@ LIBRARIES = frozenset(
     }
 )
 """All that an idle server imports besides Python's own modules."""
-MOST_MODULES = 410
+MOST_MODULES = 412
 """Of `codex_proxy`. A lower number is to be written here when it becomes possible."""
 MOST_MEMORY = 2.2
 """Times the memory of a Python that has imported aiohttp."""

@@ -51,6 +51,7 @@ OTHERS_FLAGS = frozenset(
         "--no-daemon",
         "--its-acp-flag",
         "--only",
+        "--output-format",
         "--rm",
         "--strict",
         "--user",
