@@ -211,6 +211,8 @@ def store_export(settings: Any, output: Path) -> None:
     from codex_proxy.commands.store import export, export_to
 
     if str(output) == "-":
+        if sys.stdout.name == os.devnull:
+            raise UserError("standard output is closed: name a file with --output.")
         count = asyncio.run(export(settings, sys.stdout.buffer.write, os.environ))
     else:
         count = asyncio.run(export_to(settings, output, os.environ))
@@ -270,7 +272,7 @@ def keys_add(name: str, no_mcp: bool, replace: bool, in_store: bool, settings: A
 
     Responses and conversations created with it belong to NAME.
     """
-    from codex_proxy.commands.keys import add, add_to_store
+    from codex_proxy.commands.keys import add, add_to_store, remove, remove_from_store
 
     if sys.stdout.name == os.devnull:
         raise UserError("standard output is closed: the key could not be printed, and was not made.")
@@ -282,8 +284,6 @@ def keys_add(name: str, no_mcp: bool, replace: bool, in_store: bool, settings: A
     try:
         _print(key)
     except OSError as error:
-        from codex_proxy.commands.keys import remove, remove_from_store
-
         if in_store:
             asyncio.run(remove_from_store(settings, name))
         else:

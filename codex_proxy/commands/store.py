@@ -4,6 +4,7 @@ and return a text.
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -15,9 +16,11 @@ import msgspec
 from codex_proxy.app.store_lifecycle import open_store, require_store
 from codex_proxy.app.system import SystemClock
 from codex_proxy.core.faults import UserError
+from codex_proxy.core.safety import ProtectedPath, find_endangered
 from codex_proxy.files.private import replace_file
 from codex_proxy.parts import declared
 from codex_proxy.settings.fields import Settings
+from codex_proxy.settings.protected_paths import STORE_FILE_ENDINGS, protected_paths
 from codex_proxy.store.rows import TABLES, checksum, item_digest
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import CheckResult, StoreStats, StoreUnavailable
@@ -106,12 +109,32 @@ async def export(settings: Settings, write: Callable[[bytes], object], environ: 
 
 
 async def export_to(settings: Settings, output: Path, environ: Mapping[str, str]) -> int:
-    """Exports into a file, replaced when complete."""
+    """Exports into a file, replaced when complete. Raises `UserError` for one of the server's own files."""
+    _check_output(settings, output, environ)
     try:
         with replace_file(output) as file:
             return await export(settings, file.write, environ)
     except OSError as error:
         raise UserError(f"{output} cannot be written: {error.strerror}") from error
+
+
+def _check_output(settings: Settings, output: Path, environ: Mapping[str, str]) -> None:
+    place = os.path.realpath(output)
+    protected = list(protected_paths(settings, environ))
+    if settings.in_file:
+        store = os.path.realpath(settings.store_file)
+        protected += [ProtectedPath("the store", store + end) for end in STORE_FILE_ENDINGS]
+    if found := find_endangered(place, protected) or next(
+        (each for each in protected if _is_same_file(place, each.path)), None
+    ):
+        raise UserError(
+            f"{output} would replace what the server needs: {found.what} is {found.path}. Name a file elsewhere."
+        )
+
+
+def _is_same_file(one: str, other: str) -> bool:
+    """Whether both paths are one file: a file system may take names in small and in capital letters for the same."""
+    return os.path.exists(one) and os.path.exists(other) and os.path.samefile(one, other)
 
 
 @asynccontextmanager

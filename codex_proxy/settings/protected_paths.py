@@ -31,6 +31,9 @@ MAX_LINKS = 40
 THREADS = ("sessions", "archived_sessions")
 """The folders of Codex's home with its threads, which may be those of other keys."""
 
+STORE_FILE_ENDINGS = ("-wal", "-shm", "-journal", ".lock")
+"""What the names of the files beside the store's file end with."""
+
 OTHER_FOLDER_ADVICE = (
     "Work in another folder (start the server there, or name one with --workdir), "
     "or leave the sandbox read-only."
@@ -160,7 +163,7 @@ def unreadable_paths(settings: Settings) -> tuple[str, ...]:
         settings.config_file,
         *(home / name for home in homes for name in ("auth.json", *THREADS)),
     ]
-    files += [store.with_name(store.name + end) for end in ("", "-wal", "-shm", "-journal")]
+    files += [store.with_name(store.name + end) for end in ("", *STORE_FILE_ENDINGS)]
     files += [path.expanduser().absolute() for _, path in _files_of_parts(settings)]
     from codex_proxy.agents.codex.process_config import outermost_paths
 

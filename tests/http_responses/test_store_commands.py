@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,6 +64,29 @@ async def test_an_exported_file_is_for_its_owner_alone_also_in_the_place_of_an_o
         assert (failed.returncode, "cannot be written" in failed.stderr) == (1, True)
     finally:
         os.umask(before)
+
+
+async def test_an_export_replaces_none_of_the_servers_own_files(tmp_path: Path) -> None:
+    async with proxy_and_client(tmp_path) as (proxy, _):
+        await create(proxy, prompt_for("Hello."))
+    state = tmp_path / "state"
+    (tmp_path / "link").symlink_to(state / "store.sqlite3")
+    own = [state / f"store.sqlite3{end}" for end in ("", "-wal", ".lock")]
+    for output in (*own, state / "keys.toml", tmp_path / "link"):
+        refused = store_command(tmp_path, "export", "--output", str(output))
+        assert (refused.returncode, "Name a file elsewhere" in refused.stderr) == (1, True)
+    assert "1 objects" in store_command(tmp_path, "export").stderr
+
+
+async def test_an_export_to_a_closed_standard_output_is_refused(tmp_path: Path) -> None:
+    async with proxy_and_client(tmp_path):
+        pass
+    done = subprocess.run(
+        ["sh", "-c", '"$0" -m codex_proxy store export >&-', sys.executable],
+        env={"PATH": os.defpath, "PROXY_STATE_DIR": str(tmp_path / "state")},
+        capture_output=True,
+    )
+    assert (done.returncode, b"standard output is closed" in done.stderr) == (1, True)
 
 
 async def test_data_damaged_on_the_disk_is_a_500_and_the_operator_finds_it(tmp_path: Path) -> None:
