@@ -12,8 +12,8 @@ from typing import Any, Final, Literal
 from aiohttp import web
 from msgspec.structs import replace
 
-from codex_proxy.core.faults import bad_request
-from codex_proxy.core.turn import Sandbox
+from codex_proxy.core.faults import Fault, FaultKind, bad_request
+from codex_proxy.core.turn import SANDBOXES, Sandbox
 from codex_proxy.http.endpoint import json_response
 from codex_proxy.http.listing import MAX_PAGE_ITEMS
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, REPLY_HEADERS
@@ -215,11 +215,15 @@ def environment_of(given: wire.Environment, session: str) -> dict[str, Any]:
     return folder_environment(session, given.workspace_directory, given.remote_url or "")
 
 
-def sandbox_in(request: web.Request) -> Sandbox | Literal[""]:
-    """Returns the sandbox that the client chooses for a session, if it chooses any. Raises `Fault` for a wider one than
-    its key's.
+def sandbox_in(request: web.Request, source: Sandbox | Literal[""] = "") -> Sandbox | Literal[""]:
+    """Returns the sandbox that the client chooses for a session, else `source`, that of the session it is made of.
+    Raises `Fault` for a wider one than its key's, or than `source`.
     """
     given = request.headers.get(SANDBOX_HEADER, "").strip()
     if not given:
-        return ""
-    return sandbox_of(given, request[CLIENT].settings.sandbox)
+        return source
+    chosen = sandbox_of(given, request[CLIENT].settings.sandbox)
+    if source and SANDBOXES.index(chosen) > SANDBOXES.index(source):
+        message = f"The sandbox of the session is '{source}', and its fork has no wider one."
+        raise Fault.of(FaultKind.NOT_ALLOWED, message, param=SANDBOX_HEADER)
+    return chosen

@@ -82,7 +82,8 @@ async def fork_session(request: web.Request) -> web.Response:
     """Creates a session with the settings of another one, and with its items before `before_item`, or with all.
 
     `folder`: the fork works in this new or empty folder, which gets the files as they were at that point. With the
-    header `X-Codex-Worktree: true` it works in a worktree of its own with these files.
+    header `X-Codex-Worktree: true` it works in a worktree of its own with these files. `X-Codex-Sandbox` narrows the
+    sandbox that it has of the other session.
     """
     given, body = await parse(request, wire.ForkBody)
     async with creation(request, body) as asked:
@@ -92,6 +93,7 @@ async def fork_session(request: web.Request) -> web.Response:
 async def _fork(request: web.Request, given: wire.ForkBody, asked: Creation) -> Session:
     sessions, owner = sessions_at(request)
     source, turns, entries = await _read(sessions, owner, id_in(request))
+    sandbox = sandbox_in(request, source.sandbox)
     cut = len(entries)
     if given.before_item is not None:
         places = [place for place, entry in enumerate(entries) if entry.id == given.before_item]
@@ -103,6 +105,7 @@ async def _fork(request: web.Request, given: wire.ForkBody, asked: Creation) -> 
     kept = await beside_the_loop(partial(kept_entries, entries, source.turn), long=long)
     seen, entries = thread_to_copy(source, entries, kept), kept
     fork = fork_of(source, sessions.new_id("sess_"), entries, given.title, sessions.now())
+    fork = replace(fork, sandbox=sandbox)
     files, in_worktree = request.app.get(FILES_OF_TURNS), worktree_in(request)
     if in_worktree and given.folder is not None:
         raise bad_request("A worktree has a folder of its own: give either 'folder' or the header.", "folder")

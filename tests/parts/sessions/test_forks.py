@@ -12,7 +12,7 @@ from codex_proxy.parts.sessions.records import SessionStore
 from codex_proxy.parts.sessions.sessions import Entry
 from tests.access.keyed import key_of, write_keys
 from tests.http.serving import fake_proxy
-from tests.parts.sessions.driving import AgentsClient, check_object, message
+from tests.parts.sessions.driving import AGENT, BETA, AgentsClient, check_object, message
 from tests.parts.sessions.test_folders import hosted
 from tests.parts.sessions.test_summaries import change, eventually_waits, summary
 
@@ -162,6 +162,54 @@ async def test_a_fork_of_an_unknown_item_or_session_is_refused(tmp_path: Path) -
         answer = await mine.ask("POST", f"/sessions/{id}/fork", {"before_item": item})
         assert (answer.status, answer.error["param"]) == (400, "before_item")
         assert (await theirs.ask("POST", f"/sessions/{id}/fork", {})).status == 404
+
+
+async def test_a_fork_may_have_a_narrower_sandbox_than_the_session_and_no_wider_one(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    settings: dict[str, Any] = {"sandbox": "workspace-write", "state_dir": tmp_path / "state"}
+    async with fake_proxy(tmp_path / "work", **settings) as proxy:
+        client = AgentsClient(proxy)
+        made = await client.post("/sessions", hosted(tmp_path / "work"))
+        narrow = {"X-Codex-Sandbox": "read-only"}
+        forked = await client.ask("POST", f"/sessions/{made['id']}/fork", {}, headers=narrow)
+        again = await fork(client, forked.body["id"])
+        assert [
+            (await summary(client, id))["sandbox"] for id in (made["id"], forked.body["id"], again["id"])
+        ] == [
+            "workspace-write",
+            "read-only",
+            "read-only",
+        ]
+        wide = {"X-Codex-Sandbox": "workspace-write"}
+        refused = await client.ask("POST", f"/sessions/{again['id']}/fork", {}, headers=wide)
+        assert (refused.status, refused.error["param"]) == (403, "X-Codex-Sandbox")
+
+
+async def test_an_unknown_value_of_a_header_is_refused_wherever_the_header_is_listed(
+    client: AgentsClient,
+) -> None:
+    response = await client.proxy.send("POST", "/v1/responses", {"model": "codex-5", "input": "Hello."})
+    ids = {
+        "/agents/sessions/{id}": await client.idle_session("Hello."),
+        "/responses/{id}": response.body["id"],
+    }
+    asked: dict[str, Any] = {"model": "codex-5", "input": "Hello.", "max_tokens": 9}
+    asked["messages"] = [{"role": "user", "content": "Hello."}]
+    session = {"agent": AGENT, "environment": {"type": "none"}, "input": "Hello."}
+    paths = (await client.proxy.send("GET", "/openapi.json")).body["paths"]
+    listed = [
+        (path, header["name"])
+        for path, methods in paths.items()
+        for header in methods.get("post", {}).get("parameters", ())
+        if header["in"] == "header" and "enum" in header["schema"]
+    ]
+    assert len(listed) >= 11
+    for path, header in listed:
+        place = path.replace("{id}", next((id for of, id in ids.items() if path.startswith(of)), ""))
+        body = {} if "{id}" in path else session if "agents" in path else asked
+        headers = BETA | {header: "nonsense"}
+        answer = await client.proxy.send("POST", f"/v1{place}", body, headers=headers)
+        assert (answer.status, header in answer.text) == (400, True), (path, header, answer.text)
 
 
 async def test_anthropics_log_tells_of_a_fork(client: AgentsClient) -> None:
