@@ -10,6 +10,7 @@ import structlog
 
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.keys import Key, KeysError, KeySet, parse_keys, with_default
+from codex_proxy.files.private import read_regular
 
 log = structlog.get_logger(__name__)
 
@@ -38,18 +39,15 @@ def new_secret() -> str:
 def read_keys(path: Path) -> tuple[Key, ...]:
     """Returns the keys in the file; none without a file. Raises `KeysError`, with the file's path."""
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
+        content = read_regular(path, MAX_FILE_BYTES)
     except FileNotFoundError:
         return ()
     except OSError as error:
         raise KeysError(f"{path} cannot be read: {error.strerror}") from error
-    if len(content) > MAX_FILE_BYTES:
-        raise KeysError(f"{path} is larger than {MAX_FILE_BYTES} bytes")
+    except OverflowError as error:
+        raise KeysError(f"{path} is larger than {MAX_FILE_BYTES} bytes") from error
     try:
-        return parse_keys(content.decode())
-    except UnicodeDecodeError as error:
-        raise KeysError(f"{path}: it is not UTF-8") from error
+        return parse_keys(content)
     except KeysError as error:
         raise KeysError(f"{path}: {error}") from error
 

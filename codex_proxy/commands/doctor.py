@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import shlex
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -26,7 +25,7 @@ from codex_proxy.core.faults import UserError
 from codex_proxy.parts import absent_part, agent_tables
 from codex_proxy.settings.fields import Settings, split_list
 from codex_proxy.settings.flags import KEYS_OF_TABLES, settings_in
-from codex_proxy.settings.load import load, unused_settings, variables_of
+from codex_proxy.settings.load import load, read_settings, unused_settings, variables_of
 from codex_proxy.settings.sources import default_config_file
 
 MAX_SECONDS = 90.0
@@ -144,7 +143,7 @@ def setting_sources(
     variable or file. The file must be valid.
     """
     file = config_file or default_config_file()
-    in_file = tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}
+    in_file = read_settings(file)
     given = {name.upper(): name for name, value in environ.items() if value}
     by_flag = settings_in(flags)
     found: dict[str, tuple[str, str]] = {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-import tomllib
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
@@ -13,6 +12,7 @@ import msgspec
 
 from codex_proxy.core.faults import UserError
 from codex_proxy.core.shown_text import excerpt
+from codex_proxy.core.toml_text import TomlError, toml_of
 from codex_proxy.core.turn import Approvals, Sandbox
 
 DEFAULT_NAME: Final = "default"
@@ -111,12 +111,12 @@ def check_name(name: str) -> None:
         )
 
 
-def parse_keys(text: str) -> tuple[Key, ...]:
+def parse_keys(content: bytes | str) -> tuple[Key, ...]:
     """Reads TOML with a table `[keys.NAME]` for each key. Raises `KeysError`."""
     try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise KeysError(f"it is not valid TOML: {error}") from None
+        document = toml_of(content)
+    except TomlError as error:
+        raise KeysError(f"it {error}") from None
     unknown = sorted(set(document) - {"keys"})
     if unknown:
         raise KeysError(f"there is no entry {excerpt(unknown[0])!r}; each key is a table [keys.NAME]")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from operator import attrgetter
@@ -14,10 +13,14 @@ from typing import Any, Final, get_args
 from pydantic import AliasChoices, BaseModel, ValidationError
 
 from codex_proxy.core.faults import UserError
+from codex_proxy.core.toml_text import TomlError, toml_of
+from codex_proxy.files.private import read_regular
 from codex_proxy.parts import absent_part, absent_part_text, parts
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.flags import KEYS_OF_TABLES, settings_in, spelled
 from codex_proxy.settings.sources import default_config_file, settings_file
+
+MAX_FILE_BYTES: Final = 1 << 20
 
 
 def load(flags: dict[str, Any], config_file: Path | None) -> Settings:
@@ -153,20 +156,23 @@ def _advice_for(name: str, known: Iterable[str]) -> str:
     return f"is `{near[0]}` meant?" if near else "docs/configuration.md lists all of them"
 
 
-def _check_names(file: Path, known: Collection[str]) -> None:
-    """Raises `UserError` if the file cannot be read, or has a name that is not `known`."""
-    if not file.is_file():
-        return
+def read_settings(file: Path) -> dict[str, Any]:
+    """Returns the entries of a settings file, none without a file. Raises `UserError` if it cannot be read."""
     try:
-        text = file.read_text("utf-8")
-        if text.startswith("\ufeff"):
-            raise UserError(f"{file} begins with a byte order mark: save it as UTF-8 without one")
-        names = tomllib.loads(text)
+        return toml_of(read_regular(file, MAX_FILE_BYTES))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
     except OSError as fault:
         raise UserError(f"{file} cannot be read: {fault.strerror}") from fault
-    except ValueError as fault:  # no TOML, or no UTF-8
-        raise UserError(f"{file} is not valid TOML: {fault}") from fault
-    for name in names:
+    except OverflowError as fault:
+        raise UserError(f"{file} has more than {MAX_FILE_BYTES >> 20} MiB") from fault
+    except TomlError as fault:
+        raise UserError(f"{file} {fault}") from fault
+
+
+def _check_names(file: Path, known: Collection[str]) -> None:
+    """Raises `UserError` if the file cannot be read, or has a name that is not `known`."""
+    for name in read_settings(file):
         if name not in known and (part := absent_part("settings", name)):
             raise UserError(f"{file}: {name} {_OF_ABSENT_PART.format(absent_part_text(part))}")
         if name not in known:

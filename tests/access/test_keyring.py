@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def test_a_file_that_could_not_be_read_just_then_is_read_when_it_can_be(
         raise OSError(errno.EMFILE, "Too many open files")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "open", refusal_of)
+        patch.setattr("codex_proxy.app.keyring.read_regular", refusal_of)
         for _ in range(3):
             clock.now += CHECK_SECONDS
             assert names_of(keyring) == ["one", "two"]
@@ -88,6 +89,16 @@ def test_a_file_that_could_not_be_read_just_then_is_read_when_it_can_be(
     clock.now += CHECK_SECONDS
     found: tuple[list[str], str | None] = (names_of(keyring), keyring.trouble)
     assert found == (["two"], None)
+
+
+def test_a_pipe_in_the_place_of_the_file_is_not_waited_for(tmp_path: Path, clock: Hands) -> None:
+    write_keys(tmp_path, one={})
+    keyring = keyring_of(tmp_path, clock)
+    file_in(tmp_path).unlink()
+    os.mkfifo(file_in(tmp_path))
+    clock.now += CHECK_SECONDS
+    assert names_of(keyring) == ["one"]
+    assert "it is no regular file" in (keyring.trouble or "")
 
 
 def test_a_file_that_is_gone_leaves_the_old_keys_in_force(tmp_path: Path, clock: Hands) -> None:

@@ -345,6 +345,7 @@ class TestShadowHome:
         ("text", "named"),
         [
             ('model = "a"\nmodel_provider = \n', "line 2"),
+            ("x = " + "[" * 100_000, "nested too deeply"),
             ("model_provider = 3", "model_provider is not a string"),
             ("model_providers = 3", "model_providers is not a table"),
             ('model_provider = "x"\nmodel_providers.x = 3', "model_providers.x is not a table"),

@@ -58,6 +58,9 @@ def test_a_file_without_keys_has_none(text: str) -> None:
     ("text", "said"),
     [
         ("[keys.a\n", "not valid TOML"),
+        ("x = " + "[" * 100_000, "nested too deeply"),
+        ("x = " + "9" * 10_000, "not valid TOML"),
+        ("\ufeff[keys]\n", "byte order mark"),
         ("[key.a]\n", "'key'"),
         ("keys = 1\n", "tables"),
         ("[keys]\na = 1\n", "[keys.a]"),

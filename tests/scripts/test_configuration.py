@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -55,6 +56,7 @@ def test_a_flag_wins_over_a_variable_and_that_over_the_file(
         ('PROXY_SANDBOX = "read-only"', "no setting `PROXY_SANDBOX`; is `sandbox` meant?"),
         ("qqqqqq = 1", "no setting `qqqqqq`; docs/configuration.md"),
         ("port == 1", "is not valid TOML"),
+        ("x = " + "[" * 100_000, "nested too deeply"),
         ("\ufeffport = 1", "byte order mark"),
     ],
 )
@@ -64,6 +66,16 @@ def test_a_file_with_a_misspelt_setting_is_refused_by_name(tmp_path: Path, text:
     with pytest.raises(UserError, match=re.escape(complaint)) as refusal:
         load({}, file)
     assert str(file) in str(refusal.value)
+
+
+def test_a_pipe_in_the_place_of_the_default_file_is_refused_without_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "codex-proxy").mkdir()
+    os.mkfifo(tmp_path / "codex-proxy" / "config.toml")
+    with pytest.raises(UserError, match="it is no regular file"):
+        load({}, None)
 
 
 def test_a_file_that_is_refused_is_not_read_by_settings_that_are_made_later(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from codex_proxy.agents.codex.process_config import WorkspaceWrite
 from codex_proxy.app.start_checks import check
 from codex_proxy.app.system import SystemClock
 from codex_proxy.commands.checks import workspace_check
-from codex_proxy.core.faults import UserError
+from codex_proxy.core.faults import Fault, UserError
 from codex_proxy.core.safety import ProtectedPath, find_endangered
 from codex_proxy.parts import parts
 from codex_proxy.settings.fields import Settings
@@ -155,6 +155,13 @@ def test_a_writable_root_of_codexs_own_configuration_counts_like_the_workspace(t
     policy = user_config(top / "codex-home").write_policy
     policy = safe_write_policy(policy, settings_of(top), {})
     assert (policy.writable_roots, policy.network_access) == ((str(top / "fine"),), True)
+
+
+def test_a_pipe_in_the_place_of_codexs_own_configuration_is_not_waited_for(top: Path) -> None:
+    (top / "codex-home" / "config.toml").unlink(missing_ok=True)
+    os.mkfifo(top / "codex-home" / "config.toml")
+    with pytest.raises(Fault, match="it is no regular file"):
+        user_config(top / "codex-home")
 
 
 def test_a_temporary_folder_with_something_of_this_server_is_left_out_of_what_may_be_written(

@@ -29,8 +29,11 @@ from codex_proxy.agents.codex.program import Version, output_of
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, misconfigured
 from codex_proxy.core.json_values import UNREADABLE, text_at, value_at
-from codex_proxy.files.private import make_folder, replace_file, temporary_folder
+from codex_proxy.files.private import make_folder, read_regular, replace_file, temporary_folder
 from codex_proxy.process.launch import child_environment
+
+MAX_CONFIG_BYTES: Final = 16 << 20
+"""The largest config.toml: Codex itself adds to it, an entry for each folder that is trusted."""
 
 NO_LIMIT: Final = 1_000_000_000
 """More tokens than any history has; the provider's own limit applies."""
@@ -230,9 +233,11 @@ def user_config(codex_home: Path) -> ShadowHome:
     """Returns the shadow home for the user's config.toml, or without one. Raises `Fault`."""
     config = codex_home / "config.toml"
     try:
-        return plan_shadow_home(config.read_text("utf-8") if config.exists() else "")
-    except (ConfigError, OSError, UnicodeDecodeError) as error:
+        return plan_shadow_home(read_regular(config, MAX_CONFIG_BYTES) if config.exists() else "")
+    except (ConfigError, OSError) as error:
         raise misconfigured(f"{config} cannot be used: {error}") from error
+    except OverflowError as error:
+        raise misconfigured(f"{config} has more than {MAX_CONFIG_BYTES >> 20} MiB") from error
 
 
 class PlainHome(msgspec.Struct, frozen=True):

@@ -5,7 +5,6 @@ provider, without AGENTS.md, `developer_instructions` and MCP servers. No file i
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -13,6 +12,7 @@ import msgspec
 import tomli_w
 
 from codex_proxy.agents.codex.program import NEWEST_TESTED, Version
+from codex_proxy.core.toml_text import TomlError, toml_of
 from codex_proxy.core.turn import Sandbox
 
 DEFAULT_PROVIDER: Final = "openai"
@@ -77,12 +77,12 @@ class ShadowHome(msgspec.Struct, frozen=True):
     notices: tuple[str, ...] = ()
 
 
-def plan_shadow_home(config_toml: str) -> ShadowHome:
+def plan_shadow_home(config_toml: bytes | str) -> ShadowHome:
     """Returns the home for the user's config.toml. Raises `ConfigError`."""
     try:
-        config = tomllib.loads(config_toml)
-    except tomllib.TOMLDecodeError as fault:
-        raise ConfigError(f"config.toml is not valid TOML: {fault}") from fault
+        config = toml_of(config_toml)
+    except TomlError as fault:
+        raise ConfigError(f"config.toml {fault}") from fault
     kept: dict[str, Any] = {key: config[key] for key in PROVIDER_KEYS if key in config}
     notices = []
     if config.get("cli_auth_credentials_store") == "keyring":
