@@ -430,7 +430,7 @@ def check_choices(request: web.Request) -> None:
     if begins and WORKTREE_HEADER in unused and request.headers[WORKTREE_HEADER].strip().lower() != "false":
         message = "No worktree is made here: create a session with POST /v1/agents/sessions, or leave the header out."
         raise bad_request(message, WORKTREE_HEADER)
-    if endpoint.chapter in _SESSION_APIS:
+    if endpoint.chapter in _SESSION_APIS or (begins and endpoint.kind != "turn"):
         name_ignored(request, unused)
 
 

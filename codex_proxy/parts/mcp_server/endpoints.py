@@ -15,9 +15,11 @@ from codex_proxy.core.faults import STOPPING, Fault, FaultKind
 from codex_proxy.http.app_keys import RUNS
 from codex_proxy.http.body import read_body
 from codex_proxy.http.endpoint import Endpoint
+from codex_proxy.http.endpoints import SANDBOX
 from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS
 from codex_proxy.http.middleware.request_context import CLIENT
 from codex_proxy.parts.mcp_server.work import Caller
+from codex_proxy.parts.sessions.creation_handlers import sandbox_in
 from codex_proxy.parts.sessions.service import SESSIONS
 from codex_proxy.settings.fields import Settings
 from codex_proxy.surfaces.errors import Error
@@ -112,7 +114,7 @@ async def _serve(request: web.Request, body: bytes) -> web.StreamResponse:
     sessions = request.app[SESSIONS]
     clients = await request.app[SERVICE].clients(stateless=sessions.is_shared)
     by_agent = bool(request.headers.get(BY_AGENT_HEADER, "").strip())
-    caller = Caller(sessions, request[CLIENT], request.app[REQUEST_LIMITS], by_agent)
+    caller = Caller(sessions, request[CLIENT], request.app[REQUEST_LIMITS], by_agent, sandbox_in(request))
     return await clients.serve(request, body, caller)
 
 
@@ -141,6 +143,7 @@ ENDPOINTS: Final = (
         post_to_mcp,
         answer=dict[str, Any],
         body=JsonRpcMessage,
+        parameters=(SANDBOX,),
         more_answers={"202": "", **_REFUSALS},
         streams=dict[str, Any],
     ),

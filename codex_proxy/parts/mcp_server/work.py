@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
 from codex_proxy.admission.clients import Client
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.shown_text import escape_lines, one_line
-from codex_proxy.core.turn import MODEL_SEPARATOR
+from codex_proxy.core.turn import MODEL_SEPARATOR, Sandbox
 from codex_proxy.http.middleware.rate_limit import RequestLimits, count_request
 from codex_proxy.parts.mcp_server import arguments
 from codex_proxy.parts.mcp_server.depth import DEPTH, depth_of, next_depth
@@ -45,6 +45,8 @@ class Caller(msgspec.Struct, frozen=True):
     client: Client
     limits: RequestLimits
     by_agent: bool
+    sandbox: Sandbox | Literal[""] = ""
+    """The widest sandbox of the sessions that it starts, where it is narrower than its key's."""
 
     @property
     def owner(self) -> str:
@@ -80,7 +82,9 @@ async def start_session(caller: Caller, given: arguments.StartSession, _: Tell) 
         if not plain
         else {"type": "none"},
         metadata={DEPTH: str(depth)},
-        sandbox="" if given.sandbox is None else sandbox_of(given.sandbox, client.settings.sandbox),
+        sandbox=caller.sandbox
+        if given.sandbox is None
+        else sandbox_of(given.sandbox, caller.sandbox or client.settings.sandbox),
         title=given.title,
     )
     with count_request(caller.limits, client):

@@ -220,6 +220,34 @@ async def test_a_call_that_cannot_be_done_says_why(
         assert said in await refused(client, tool, **arguments)
 
 
+@BOTH
+async def test_a_header_names_the_widest_sandbox_and_the_one_of_who_asks_for_none(
+    tmp_path: Path, mode: str
+) -> None:
+    headers = {"X-Codex-Sandbox": "read-only"}
+    keys = with_keys(tmp_path, "one sandbox='workspace-write'")
+    async with (
+        fake_proxy(tmp_path, **keys, **FAKE) as proxy,
+        mcp_client(proxy, "one", mode=mode, headers=headers) as client,
+    ):
+        assert (await called(client, "start_session", prompt="x"))["sandbox"] == "read-only"
+        said = await refused(client, "start_session", prompt="x", sandbox="workspace-write")
+        assert "'read-only'" in said
+
+
+async def test_headers_without_effect_are_named_and_an_unknown_sandbox_or_a_worktree_is_refused(
+    proxy: Proxy,
+) -> None:
+    for given, status in (
+        ({"X-Codex-Mode": "agent"}, 200),
+        ({"X-Codex-Sandbox": "nonsense"}, 400),
+        ({"X-Codex-Worktree": "true"}, 400),
+    ):
+        answer = await initialized(proxy, **given)
+        ignored = answer.headers.get("x-codex-ignored-params", "")
+        assert (answer.status, *given) == (status, ignored or answer.error["param"])
+
+
 async def test_a_sandbox_is_no_wider_than_the_keys(tmp_path: Path) -> None:
     keys = with_keys(tmp_path, "one sandbox='read-only'")
     async with fake_proxy(tmp_path, **FAKE, **keys) as proxy, mcp_client(proxy, "one") as client:
@@ -285,14 +313,14 @@ def mcp_headers(key: str = "") -> dict[str, str]:
     return accepted | ({"Authorization": f"Bearer {key}"} if key else {})
 
 
-async def initialized(proxy: Proxy, key: str = "") -> Any:
+async def initialized(proxy: Proxy, key: str = "", **headers: str) -> Any:
     params = {
         "protocolVersion": "2025-06-18",
         "capabilities": {},
         "clientInfo": {"name": "t", "version": "1"},
     }
     body = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}
-    return await proxy.send("POST", "/mcp", body, headers=mcp_headers(key))
+    return await proxy.send("POST", "/mcp", body, headers=mcp_headers(key) | headers)
 
 
 PING = b'{"jsonrpc":"2.0","id":ID,"method":"ping"}'

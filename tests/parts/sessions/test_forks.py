@@ -201,14 +201,14 @@ async def test_an_unknown_value_of_a_header_is_refused_wherever_the_header_is_li
         (path, header["name"])
         for path, methods in paths.items()
         for header in methods.get("post", {}).get("parameters", ())
-        if header["in"] == "header" and "enum" in header["schema"]
+        if header["in"] == "header" and "enum" in header["schema"] and path != "/sessions"  # Anthropic's
     ]
     assert len(listed) >= 11
     for path, header in listed:
         place = path.replace("{id}", next((id for of, id in ids.items() if path.startswith(of)), ""))
         body = {} if "{id}" in path else session if "agents" in path else asked
         headers = BETA | {header: "nonsense"}
-        answer = await client.proxy.send("POST", f"/v1{place}", body, headers=headers)
+        answer = await client.proxy.send("POST", place, body, headers=headers)
         assert (answer.status, header in answer.text) == (400, True), (path, header, answer.text)
 
 
