@@ -33,8 +33,8 @@ A value comes from a flag of `codex-proxy serve`, else from an environment varia
 it is the default. An empty variable counts as unset. The variable is `PROXY_` and the setting's name in capitals
 (`PROXY_PORT`, and `PROXY_ACP_ENV` for a table's key), unless the list names another. Switches are `true` or `false`.
 
-The file is `~/.config/codex-proxy/config.toml` (in `$XDG_CONFIG_HOME`, if set), or the one in `--config`. Its keys are
-the settings' names:
+The file is `~/.config/codex-proxy/config.toml` (in `$XDG_CONFIG_HOME`, if that is an absolute path), or the one in
+`--config`. Its keys are the settings' names:
 
 ```toml
 agent = "codex-app-server"

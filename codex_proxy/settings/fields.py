@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,7 +13,7 @@ from codex_proxy.admission.routes import Route
 from codex_proxy.agents.names import DEFAULT_AGENT, check_name, names
 from codex_proxy.core.turn import Approvals, Sandbox
 from codex_proxy.parts import absent_part, absent_part_text, agent_tables, declared, parts, shared_store
-from codex_proxy.settings.sources import SourcedSettings, default_config_file
+from codex_proxy.settings.sources import SourcedSettings, default_config_file, folder_of_user, home_folder
 from codex_proxy.settings.tables import AgentTable, TableName, WebhookTable, from_variables, join_list
 
 if TYPE_CHECKING:
@@ -37,13 +36,12 @@ def store_scheme_fault(scheme: str) -> str:
 
 
 def default_state_dir() -> Path:
-    """Returns `$XDG_STATE_HOME/codex-proxy` or `~/.local/state/codex-proxy`."""
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base) / "codex-proxy"
+    """Returns `$XDG_STATE_HOME/codex-proxy` or `~/.local/state/codex-proxy`. Raises `UserError`."""
+    return folder_of_user("XDG_STATE_HOME", ".local/state") / "codex-proxy"
 
 
 def _codex_home() -> Path:
-    return Path.home() / ".codex"
+    return home_folder() / ".codex"
 
 
 class CoreSettings(SourcedSettings):

@@ -14,6 +14,8 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from codex_proxy.core.faults import UserError
+
 _file: Path | None = None
 
 
@@ -28,10 +30,27 @@ def settings_file(file: Path) -> Iterator[None]:
         _file = None
 
 
+def home_folder() -> Path:
+    """Returns the user's home. Raises `UserError` where it would depend on the current folder, or be the root: servers
+    and commands would use the files of others.
+    """
+    given = os.environ.get("HOME")
+    if given is not None and not os.path.isabs(given):
+        raise UserError(f"HOME is {given!r}: set it to the absolute path of your home folder, or unset it")
+    return Path.home()
+
+
+def folder_of_user(variable: str, in_home: str) -> Path:
+    """Returns the folder that an XDG variable names, else the one in the home. As XDG has it, a relative path is not
+    obeyed. Raises `UserError`.
+    """
+    named = os.environ.get(variable, "")
+    return Path(named) if os.path.isabs(named) else home_folder() / in_home
+
+
 def default_config_file() -> Path:
-    """Returns `$XDG_CONFIG_HOME/codex-proxy/config.toml`, or that in `~/.config`."""
-    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return Path(base) / "codex-proxy" / "config.toml"
+    """Returns `$XDG_CONFIG_HOME/codex-proxy/config.toml`, or that in `~/.config`. Raises `UserError`."""
+    return folder_of_user("XDG_CONFIG_HOME", ".config") / "codex-proxy" / "config.toml"
 
 
 class SourcedSettings(BaseSettings):

@@ -68,6 +68,24 @@ def test_a_file_with_a_misspelt_setting_is_refused_by_name(tmp_path: Path, text:
     assert str(file) in str(refusal.value)
 
 
+def test_a_relative_folder_of_the_user_is_not_obeyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(name, ".here")
+    settings = load({}, None)
+    assert settings.state_dir == tmp_path / ".local/state/codex-proxy"
+    assert settings.config_file == tmp_path / ".config/codex-proxy/config.toml"
+
+
+@pytest.mark.parametrize("home", ["", "home"])
+def test_a_home_that_is_no_absolute_path_is_refused(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", home)
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    with pytest.raises(UserError, match=f"HOME is '{home}'"):
+        load({}, None)
+
+
 def test_a_pipe_in_the_place_of_the_default_file_is_refused_without_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
