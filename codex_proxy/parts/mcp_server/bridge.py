@@ -21,6 +21,9 @@ Application: TypeAlias = Callable[
 _OF_THE_CONNECTION = frozenset({"content-length", "transfer-encoding", "connection", "keep-alive"})
 """Headers that this server sets itself."""
 
+OPENING = b": open\n\n"
+"""The comment with which a stream begins."""
+
 
 class Exchange:
     """One request, its whole body, and its answer."""
@@ -52,6 +55,10 @@ class Exchange:
             self._status = message["status"]
             given = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in message["headers"])
             self._headers = {name: value for name, value in given if name not in _OF_THE_CONNECTION}
+            if self._headers.get("content-type", "").startswith("text/event-stream"):
+                # It may stay silent for long, and its client waits for the headers.
+                self._stream = self._opened()
+                await self._stream.write(OPENING)
             return
         body, more = message.get("body", b""), message.get("more_body", False)
         if self._stream is None and not more:

@@ -12,6 +12,8 @@ from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.parts.sessions.sessions import Session
 from codex_proxy.process.launch import AGENT_MARK
 
+BY_AGENT_HEADER: Final = "X-Codex-Agent"
+"""The header of a client that is an agent of this server: `1`."""
 MAX_DEPTH: Final = 3
 """How many sessions may have started one another through MCP."""
 DEPTH: Final = "mcp_depth"

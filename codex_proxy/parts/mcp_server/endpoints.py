@@ -18,6 +18,7 @@ from codex_proxy.http.endpoint import Endpoint
 from codex_proxy.http.endpoints import SANDBOX
 from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS
 from codex_proxy.http.middleware.request_context import CLIENT
+from codex_proxy.parts.mcp_server.depth import BY_AGENT_HEADER
 from codex_proxy.parts.mcp_server.work import Caller
 from codex_proxy.parts.sessions.creation_handlers import sandbox_in
 from codex_proxy.parts.sessions.service import SESSIONS
@@ -31,8 +32,6 @@ NOT_INSTALLED: Final = (
     "The MCP server needs the extra `mcp`: the operator can install it with "
     "`pip install 'codex-openai-proxy[mcp]'`."
 )
-BY_AGENT_HEADER: Final = "X-Codex-Agent"
-"""The header of a client that is an agent of this server: `1`."""
 
 
 class JsonRpcMessage(BaseModel, defer_build=True):

@@ -39,8 +39,7 @@ from mcp_types import (
 from mcp_types.version import LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
 
 from codex_proxy.parts.mcp_server.arguments import STARTING
-from codex_proxy.parts.mcp_server.depth import has_agent_above
-from codex_proxy.parts.mcp_server.endpoints import BY_AGENT_HEADER
+from codex_proxy.parts.mcp_server.depth import BY_AGENT_HEADER, has_agent_above
 from codex_proxy.parts.mcp_server.messages import MAX_BODY, MessageError, checked
 from codex_proxy.parts.mcp_server.server import failed, make_server
 

@@ -16,7 +16,7 @@ from mcp_types import ElicitRequestFormParams, ElicitResult, ErrorData
 from codex_proxy.agents.shared.forms import form_schema, read_form
 from codex_proxy.core.json_values import encode_json
 from codex_proxy.parts.mcp_server import questions
-from codex_proxy.parts.mcp_server.endpoints import BY_AGENT_HEADER
+from codex_proxy.parts.mcp_server.depth import BY_AGENT_HEADER
 from codex_proxy.parts.sessions.agents import AgentSettings
 from codex_proxy.parts.sessions.approvals import Ask
 from codex_proxy.parts.sessions.service import Sessions

@@ -17,8 +17,7 @@ from mcp_types import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR
 from codex_proxy.core.faults import Fault
 from codex_proxy.parts.mcp_server import texts, work
 from codex_proxy.parts.mcp_server.clients import McpClients
-from codex_proxy.parts.mcp_server.depth import DEPTH, MAX_DEPTH
-from codex_proxy.parts.mcp_server.endpoints import BY_AGENT_HEADER
+from codex_proxy.parts.mcp_server.depth import BY_AGENT_HEADER, DEPTH, MAX_DEPTH
 from codex_proxy.parts.mcp_server.waiting import StateReader
 from codex_proxy.parts.sessions.commands import patched
 from codex_proxy.parts.sessions.service import SESSIONS
@@ -369,7 +368,8 @@ async def test_a_new_session_takes_the_place_of_the_one_idle_longest(
     assert await status(second) == 200
     headers = mcp_headers() | {"Mcp-Session-Id": first}
     async with proxy.session.get(f"{proxy.url}/mcp", headers=headers) as stream:
-        assert stream.status == 200
+        # Its headers do not wait for the first sign of life.
+        assert (stream.status, await stream.content.readline()) == (200, b": open\n")
         assert (await initialized(proxy)).status == 200
         assert [await status(id) for id in (first, second, third)] == [200, 200, 404]
 
