@@ -35,7 +35,7 @@ from codex_proxy.parts.snapshots.threads import in_thread
 from codex_proxy.parts.snapshots.walk import NotKeptError, SnapshotError
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import Record
-from codex_proxy.surfaces.requests.options import SANDBOX_HEADER, WORKTREE_HEADER
+from codex_proxy.surfaces.requests.options import WORKTREE_HEADER
 
 log = structlog.get_logger(__name__)
 
@@ -64,8 +64,8 @@ class SessionWorktrees:
         asked = Turn(model="", history=(), workdir=wanted)
         source = resolve_workdir(asked, FIELD, client.workspace).workdir
         if session.sandbox == "read-only" != client.settings.sandbox:
-            message = "A session that only reads has no worktree: leave one of the two headers out."
-            raise Fault(Failure(FaultKind.NOT_ALLOWED, message, param=SANDBOX_HEADER))
+            message = f"A session whose sandbox is read-only has no worktree: leave the header {WORKTREE_HEADER} out."
+            raise Fault(Failure(FaultKind.NOT_ALLOWED, message, param=WORKTREE_HEADER))
         check_may_write(session, client, source, FIELD)
         try:
             machine = await in_thread(partial(_named_machine, self._keeper.root))

@@ -407,7 +407,7 @@ async def test_a_folder_of_worktrees_that_is_lost_later_is_no_fault_of_the_clien
         assert (answer.status, answer.error["param"]) == (503, None), answer.text
         assert str(tmp_path) not in answer.error["message"]
         read = await create(client, folder, **{"X-Codex-Sandbox": "read-only"})
-        assert (read.status, read.error["param"]) == (403, "X-Codex-Sandbox")
+        assert (read.status, read.error["param"]) == (403, "X-Codex-Worktree")
 
 
 async def test_no_program_that_a_repository_names_for_its_missing_objects_runs(tmp_path: Path) -> None:
