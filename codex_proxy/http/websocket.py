@@ -33,6 +33,7 @@ from codex_proxy.http.turns import agent_headers
 from codex_proxy.responses.context import Context, ContextItem, context_item, read_context
 from codex_proxy.responses.foreground import ResponseReader, start_foreground
 from codex_proxy.responses.prepare import PreparedResponse, prepare, prepare_in_context
+from codex_proxy.store.health import store_errors_as_faults
 from codex_proxy.surfaces.answers.renderer import json_bytes
 from codex_proxy.surfaces.requests.body import decode_object
 from codex_proxy.surfaces.requests.options import ParseContext
@@ -40,6 +41,7 @@ from codex_proxy.surfaces.requests.stored_files import MARK
 from codex_proxy.surfaces.responses.events import payload_of, socket_error
 from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
 from codex_proxy.surfaces.responses.profile import is_last
+from codex_proxy.surfaces.responses.response_object import previous_not_found
 
 MAX_SECONDS = 3600.0
 """The longest time of a connection, as in Open Responses."""
@@ -365,6 +367,8 @@ class _ResponsesSocket:
         if last is None or parsed.previous_response_id != last.id:
             wait = service.conversation_wait
             return await prepare(service, parsed, self._client.name, id=id, created=now, wait=wait)
+        if last.stored:
+            await self._require_stored(last.id)
         if parsed.store and not last.stored:
             raise bad_request(
                 "This response cannot be stored, since the one that it continues was not: send 'store': false.",
@@ -374,6 +378,16 @@ class _ResponsesSocket:
         fresh = await read_context(own, service.store, self._client.name, service.ids, now)
         context = Context(last.items, fresh.fresh, fresh.input)
         return await prepare_in_context(service, parsed, context, self._client.name, id=id, created=now)
+
+    async def _require_stored(self, id: str) -> None:
+        """Forgets the newest response, and raises `Fault`, if it has been deleted."""
+        if (store := self._responses.store) is None:
+            return
+        with store_errors_as_faults():
+            found = await store.response(self._client.name, id)
+        if found is None:
+            self._forget()
+            raise previous_not_found(id)
 
 
 def _weight_of(items: Sequence[ContextItem]) -> int:

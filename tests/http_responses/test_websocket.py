@@ -89,6 +89,16 @@ async def test_a_continuation_that_fails_makes_the_response_forgotten(proxy: Pro
         assert (await error_of(socket))["code"] == "previous_response_not_found"
 
 
+@pytest.mark.parametrize("store", [True, False])
+async def test_a_deleted_response_is_not_continued_from_memory(proxy: Proxy, store: bool) -> None:
+    async with open_socket(proxy) as socket:
+        first = await answer_to(socket, prompt_for("Blue."))
+        await proxy.send("DELETE", f"/v1/responses/{first['id']}")
+        await send(socket, "[[fake:echo]]", store=store, previous_response_id=first["id"])
+        assert (await error_of(socket))["code"] == "previous_response_not_found"
+        assert (await answer_to(socket, "Hi."))["status"] == "completed"
+
+
 async def test_a_response_that_continues_an_unstored_one_cannot_be_stored(proxy: Proxy) -> None:
     async with open_socket(proxy) as socket:
         first = await answer_to(socket, prompt_for("Blue."), store=False)
