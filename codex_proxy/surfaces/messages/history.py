@@ -8,8 +8,11 @@ document that is there but unreadable, a note takes its place. Source: docs/mess
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
+
+import msgspec
 
 from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.items import (
@@ -394,6 +397,13 @@ class _History(HistoryWithCalls):
         """Whether the last message was the model's."""
         self._seen: set[str] = set()
         """Ids of raw items: a client may send an answer twice."""
+        self._waiting: dict[str, deque[str]] = {}
+        """Our ids of the calls without a result, by the client's id: two calls of an answer may have the same."""
+        self._renamed = 1
+
+    def finish_calls(self, missing: str = "") -> None:
+        super().finish_calls(missing)
+        self._waiting.clear()
 
     def read(self, message: wire.InputMessage, param: str, *, newest: bool) -> None:
         if message.role == "assistant":
@@ -434,8 +444,9 @@ class _History(HistoryWithCalls):
         parts = tuple(self._reader.parts(block.get("content"), f"{param}.content", newest=newest))
         if self._reader.typed(block, "is_error", bool, param, newest=newest):
             parts = _as_error(parts)
-        if call_id in self.calls and call_id not in self.outputs:
-            self.outputs[call_id] = HistoryOutput(call_id, parts or (TextPart(""),))
+        if waiting := self._waiting.get(call_id):
+            own_id = waiting.popleft()
+            self.outputs[own_id] = HistoryOutput(own_id, parts or (TextPart(""),))
             return
         yield TextPart(RESULT_WITHOUT_CALL)
         yield from parts
@@ -461,8 +472,9 @@ class _History(HistoryWithCalls):
                 call = self._past_call(block)
                 if call is None:
                     self._reader.note_left_out(block)
-                elif call.call_id not in self.calls:
-                    calls[call.call_id] = call
+                elif self.calls.get(call.call_id) != call:  # else the client has sent an answer twice
+                    own = self._with_own_id(call, calls)
+                    calls[own.call_id] = own
             elif kind.endswith("_tool_result"):
                 text = _SEARCH_HEADING + found if (found := results_text(block)) else ""
             elif kind == "compaction" and isinstance(block.get("content"), str):
@@ -480,6 +492,14 @@ class _History(HistoryWithCalls):
             return None  # no result could refer to it
         arguments = self._reader.typed(block, "input", dict, "", newest=False)
         return HistoryCall(call_id, model_name(name), json_bytes(arguments or {}).decode())
+
+    def _with_own_id(self, call: HistoryCall, calls: Mapping[str, HistoryCall]) -> HistoryCall:
+        id = call.call_id
+        while id in self.calls or id in calls:
+            self._renamed += 1
+            id = f"{call.call_id}_{self._renamed}"
+        self._waiting.setdefault(call.call_id, deque()).append(id)
+        return msgspec.structs.replace(call, call_id=id)
 
     def _merge_answer(
         self, state: Sequence[Element], texts: list[HistoryMessage], calls: dict[str, HistoryCall]

@@ -136,6 +136,15 @@ def test_an_id_may_come_again_in_a_later_answer() -> None:
     assert texts(told) == ["HistoryCall", "a: 1", "HistoryCall", "a: 2"]
 
 
+def test_two_calls_with_one_id_get_their_results_in_order() -> None:
+    told = history(
+        message_of("assistant", use("a", q=1), use("a_2"), use("a", q=2)),
+        message_of("user", result("a", "1"), result("a", "2"), result("a_2", "other")),
+    )
+    calls = [item.call_id for item in told if isinstance(item, HistoryCall)]
+    assert (len(set(calls)), texts(told)[3:]) == (3, ["a: 1", "a_2: other", f"{calls[2]}: 2"])
+
+
 def test_arguments_keep_the_order_of_their_members() -> None:
     (call,) = history(message_of("assistant", use("a", zebra=1, apple={"y": [1.5, None]})))[:1]
     assert call == HistoryCall("a", "get_weather", '{"zebra":1,"apple":{"y":[1.5,null]}}')
