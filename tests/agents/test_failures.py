@@ -7,10 +7,12 @@ from what the model provider did to cause them.
 from __future__ import annotations
 
 import re
+from typing import get_args
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from openai.types.responses import ResponseError
 
 from codex_proxy.agents.shared.failures import (
     CLEAR_KINDS,
@@ -22,6 +24,7 @@ from codex_proxy.agents.shared.failures import (
     stop_from_text,
 )
 from codex_proxy.core.faults import FaultKind as K
+from codex_proxy.surfaces.responses.response_object import error_object
 from tests.cpu_time import assert_cpu_time_below
 
 
@@ -265,3 +268,17 @@ def test_a_message_for_every_agent_says_of_which_agent_the_program_is_that_it_na
         for text in MESSAGES.values()
         if re.search("(?<!Codex: `)codex(?!-proxy|:)|claude|gemini", text, re.IGNORECASE)
     ] == []
+
+
+OF_THE_PROVIDER = {
+    "server_error": K.UPSTREAM_ERROR,
+    "vector_store_timeout": K.UPSTREAM_ERROR,
+    "rate_limit_exceeded": K.AGENT_RATE_LIMITED,
+}
+
+
+@pytest.mark.parametrize("code", [*get_args(ResponseError.model_fields["code"].annotation), "cyber_policy"])
+def test_a_code_of_a_failed_response_blames_the_request_or_the_provider(code: str) -> None:
+    failure = failure_from_text(body("no", code))
+    assert (failure.kind, failure.code) == (OF_THE_PROVIDER.get(code, K.REJECTED_BY_PROVIDER), code)
+    assert error_object(failure)["code"] == ("server_error" if code == "cyber_policy" else code)

@@ -226,6 +226,7 @@ _CODES: Final = frozenset(
         "invalid_image_url", "image_too_large", "image_too_small", "image_parse_error",
         "image_content_policy_violation", "invalid_image_mode", "image_file_too_large",
         "unsupported_image_media_type", "empty_image_file", "failed_to_download_image", "image_file_not_found",
+        "misalignment_policy_violation",
     }
 )  # fmt: skip
 """The values of `error.code` that OpenAI's types allow."""
