@@ -296,17 +296,19 @@ def _unsupported_fault(param: str, message: str) -> Fault:
 
 def offered_tools(request: wire.ChatRequest) -> OfferedTools:
     """Returns the tools that the request offers. Raises `Fault` for invalid or duplicate tools, `tools` with
-    `functions`, and a choice that is not offered.
+    `functions`, and a choice that is not offered or beside the other kind.
     """
     legacy = bool(request.functions)
     if legacy and request.tools:
         raise bad_request("Give either 'tools' or 'functions', not both.", "functions")
     if legacy:
+        if request.tool_choice not in (None, "auto"):
+            raise bad_request("'tool_choice' is only allowed when 'tools' are given.", "tool_choice")
         return _functions(request.functions or [], request.function_call)
     tools = [_tool(tool) for tool in request.tools or ()]
     if len(tools) > 1:
         refuse_duplicates(tools, [f"tools[{i}].{tool.kind}.name" for i, tool in enumerate(tools)])
-    if request.function_call not in (None, "auto", "none"):
+    if request.function_call not in (None, "auto") and (tools or request.function_call != "none"):
         raise bad_request("'function_call' is only allowed when 'functions' are given.", "function_call")
     return OfferedTools(tools=tuple(tools), choice=_choice(request.tool_choice, tools))
 

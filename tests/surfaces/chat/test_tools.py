@@ -144,5 +144,18 @@ def test_the_legacy_choice_must_name_a_function_that_is_there() -> None:
     assert refusal_of(function_call={"name": "g"}).param == "function_call"
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"function_call": "none", "tools": [function_tool("f")]},
+        {"tool_choice": "none", "functions": [{"name": "f"}]},
+        {"tool_choice": "required", "functions": [{"name": "f"}]},
+    ],
+)
+def test_a_choice_beside_tools_of_the_other_kind_is_refused(fields: dict[str, Any]) -> None:
+    assert refusal_of(**fields).param == next(iter(fields))
+    ask(**{**fields, next(iter(fields)): "auto"})
+
+
 def test_tools_and_functions_at_once_are_refused() -> None:
     assert refusal_of(functions=[{"name": "f"}], tools=[function_tool("g")]).param == "functions"
