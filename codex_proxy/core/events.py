@@ -19,6 +19,7 @@ from msgspec.structs import astuple
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import ActionDetails, HistoryMessage, Item, ItemStatus, ToolKind
 
+UNCERTAIN_HEADER: Final = "x-codex-uncertain"
 EMPTY_HEADER: Final = "x-codex-empty"
 """The header, comment or field with an `EmptyReason`."""
 DECLINED_HEADER: Final = "x-codex-declined"

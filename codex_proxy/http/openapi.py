@@ -67,7 +67,8 @@ TURN_HEADERS: Final = {
     "separated by commas.",
     "x-codex-history": "`flattened`: the agent accepts no history, so the conversation was sent as one prompt. "
     "`system-as-user`: the model accepts no system prompt, so it was sent as a user message.",
-    "x-codex-uncertain": "What is uncertain about the answer. `usage`: the token counts may be estimates. "
+    "x-codex-uncertain": "What is uncertain about the answer. `usage`: the token counts may be estimates; what is "
+    "known only at the end of a stream, `estimated` in its usage says, in Ollama's API a field of the last line. "
     "`finish_reason`: it is `stop` even if the answer was cut off. `sandbox`: no sandbox confined the agent's "
     "commands.",
     "x-codex-empty": "Why a successful answer is empty: `no-output` (the model wrote nothing), `reasoning-only`, "

@@ -17,7 +17,7 @@ from aiohttp import web
 from codex_proxy.admission.images import fetched_bytes
 from codex_proxy.agents.agent import Agent, agent_for
 from codex_proxy.core.account import AgentModel
-from codex_proxy.core.events import DECLINED_HEADER, EMPTY_HEADER, EmptyReason, ServedBy
+from codex_proxy.core.events import DECLINED_HEADER, EMPTY_HEADER, UNCERTAIN_HEADER, EmptyReason, ServedBy
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.items import HistoryMessage
 from codex_proxy.core.options import OPTIONS, Option
@@ -94,7 +94,10 @@ async def answer_turn(
             source = await (answer.start() if answer.start else start_turn(request, parsed, turn))
 
             def headers() -> dict[str, str]:  # a run that starts again no longer continues a session
-                return agent_headers(app[RUNS].agent, parsed, turn, continued=source.continued)
+                estimated = not parsed.stream and renderer.spent.is_estimated
+                return agent_headers(
+                    app[RUNS].agent, parsed, turn, continued=source.continued, estimated=estimated
+                )
 
             reader = LogReader(source, renderer, timings)
             if not parsed.stream:
@@ -212,6 +215,7 @@ class _TurnFacts(NamedTuple):
     parsed: ParsedRequest
     turn: Turn
     continued: bool
+    estimated: bool
     able: Collection[str]
     """The agent's capabilities."""
 
@@ -230,11 +234,11 @@ class _TurnFacts(NamedTuple):
 
 
 def agent_headers(
-    agent: Agent, parsed: ParsedRequest, turn: Turn, *, continued: bool = False
+    agent: Agent, parsed: ParsedRequest, turn: Turn, *, continued: bool = False, estimated: bool = False
 ) -> dict[str, str]:
-    """Returns the headers of an answer. `continued`: see `Source`."""
+    """Returns the headers of an answer. `continued`: see `Source`; `estimated`: whether its tokens are known to be."""
     agent = agent_for(agent, turn.model)
-    facts = _TurnFacts(agent, parsed, turn, continued, agent.capabilities)
+    facts = _TurnFacts(agent, parsed, turn, continued, estimated, agent.capabilities)
     return {name: value for name, make in _HEADERS.items() if (value := ", ".join(make(facts)))}
 
 
@@ -309,7 +313,7 @@ def _changed_mode(facts: _TurnFacts) -> Iterator[str]:
 def _uncertain_fields(facts: _TurnFacts) -> Iterator[str]:
     if facts.turn.forwarded is not None:
         return  # the client gets the upstream's own answer
-    if "exact_usage" not in facts.able:
+    if facts.estimated or "exact_usage" not in facts.able:
         yield "usage"
     if "stop_reasons" not in facts.able:
         yield "finish_reason"
@@ -321,7 +325,7 @@ _HEADERS: Final[dict[str, Callable[[_TurnFacts], Iterable[str]]]] = {
     IGNORED_HEADER: _ignored_fields,
     "x-codex-history": _history_changes,
     "x-codex-mode": _changed_mode,
-    "x-codex-uncertain": _uncertain_fields,
+    UNCERTAIN_HEADER: _uncertain_fields,
     "x-codex-passed-params": attrgetter("parsed.passed_on"),
 }
 """What yields the words of each header; one without words is left out."""

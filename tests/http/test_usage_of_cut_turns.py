@@ -42,6 +42,27 @@ async def serving(agent: str, folder: Path) -> AsyncIterator[Proxy]:
         yield await stack.enter_async_context(made)
 
 
+MARKS = {
+    "/api/chat": '"x-codex-uncertain":"usage"',
+    "/v1/completions": '"estimated":true',
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["/v1/messages", *MARKS])
+async def test_estimated_tokens_are_marked_in_every_api(tmp_path: Path, path: str, stream: bool) -> None:
+    async with fake_proxy(tmp_path) as proxy:
+        for scenario, marked in (("usage_missing", True), ("text", False)):
+            text = f"[[fake:{scenario}]]"
+            asked: dict[str, Any] = {"messages": [{"role": "user", "content": text}], "max_tokens": 99}
+            if path == "/v1/completions":
+                asked = {"prompt": text, "stream_options": {"include_usage": True} if stream else None}
+            answer = await proxy.send("POST", path, {"model": "codex-5", "stream": stream, **asked})
+            if path in MARKS:
+                assert (MARKS[path] in answer.text) is marked
+            assert (answer.headers.get("x-codex-uncertain") == "usage") is (marked and not stream)
+
+
 LIMITS: dict[str, dict[str, Any]] = {
     "chat": {"max_tokens": 16},
     "responses": {"max_output_tokens": 16},

@@ -148,8 +148,11 @@ class CompletionRenderer(OneTextRenderer):
 
     def _usage(self) -> dict[str, Any]:
         usage = self._tokens()
-        figures = {"prompt_tokens": usage.input, "completion_tokens": usage.output}
-        return {**figures, "total_tokens": usage.input + usage.output}
+        figures: dict[str, Any] = {"prompt_tokens": usage.input, "completion_tokens": usage.output}
+        figures["total_tokens"] = usage.input + usage.output
+        if self.spent.is_estimated:
+            figures["estimated"] = True
+        return figures
 
     def _error(self, failure: Failure) -> bytes:
         return error_frames(failure)

@@ -13,6 +13,7 @@ import msgspec
 from codex_proxy.core.events import (
     DECLINED_HEADER,
     EMPTY_HEADER,
+    UNCERTAIN_HEADER,
     ApprovalRequested,
     ArgumentsDelta,
     Event,
@@ -123,7 +124,8 @@ class OllamaRenderer(OneTextRenderer):
         end: dict[str, Any] = {}
         if done:
             usage = usage_fields(self._tokens(), self._times())
-            end = {"done_reason": raw_text(self.finish_reason), **usage, **self._notes}
+            notes = {**self._notes, UNCERTAIN_HEADER: "usage"} if self.spent.is_estimated else self._notes
+            end = {"done_reason": raw_text(self.finish_reason), **usage, **notes}
         return json_bytes({**self._head, **said, "done": done, **end}) + b"\n"
 
     # --- thinking -------------------------------------------------------------------------------
