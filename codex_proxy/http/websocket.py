@@ -1,7 +1,8 @@
 """`GET /v1/responses` as a WebSocket: runs the turn of each frame (`{"type": "response.create", ...}`) in order, and
-sends each event as one frame; an error is `{"type": "error", "status", "error"}`. The connection keeps its newest
-response, so that one with `store: false` can be continued; a continuing turn that fails removes it, and without room
-for its bytes it is not kept. Each turn has the limits that its key has now. Source: Open Responses.
+sends each event as one frame; an error is `{"type": "error", "status", "error"}`. `response.steer` is refused at once.
+The connection keeps its newest response, so that one with `store: false` can be continued; a continuing turn that fails
+removes it, and without room for its bytes it is not kept. Each turn has the limits that its key has now. Source: Open
+Responses.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from codex_proxy.surfaces.answers.renderer import json_bytes
 from codex_proxy.surfaces.requests.body import decode_object
 from codex_proxy.surfaces.requests.options import ParseContext
 from codex_proxy.surfaces.requests.stored_files import MARK
-from codex_proxy.surfaces.responses.events import payload_of, socket_error
+from codex_proxy.surfaces.responses.events import payload_of, refused_steer, socket_error
 from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
 from codex_proxy.surfaces.responses.profile import is_last
 from codex_proxy.surfaces.responses.response_object import previous_not_found
@@ -183,7 +184,7 @@ class _ResponsesSocket:
                     if isinstance(message.data, Fault):
                         raise message.data
                     if message.type in (WSMsgType.TEXT, WSMsgType.BINARY):
-                        self._enqueue(message.data)
+                        await self._take(message.data)
                 except Fault as fault:
                     await self._send(socket_error(fault.failure))
                     await self._socket.close(
@@ -208,6 +209,15 @@ class _ResponsesSocket:
     async def _leave(self) -> None:
         await self._send(socket_error(STOPPING))
         await self._socket.close(code=WSCloseCode.GOING_AWAY, message=STOPPING.message.encode())
+
+    async def _take(self, frame: str | bytes) -> None:
+        if (refused := refused_steer(frame)) is None:
+            self._enqueue(frame)
+            return
+        if self._content_log is not None:
+            self._content_log("request", frame.encode() if isinstance(frame, str) else frame)
+        with suppress(ConnectionError):
+            await self._send(refused)
 
     def _enqueue(self, frame: str | bytes) -> None:
         if self._waiting.full() or (

@@ -5,6 +5,7 @@ A release of an SDK with another type fails here until the type is served or ref
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,11 +21,13 @@ from openai.types.responses import ResponseIncludable, ResponseOutputItem, Respo
 from openai.types.responses.response_create_params import ToolChoice
 from openai.types.responses.response_input_content_param import ResponseInputContentParam
 from openai.types.responses.response_input_item_param import ResponseInputItemParam
+from openai.types.responses.responses_client_event_param import ResponsesClientEventParam
 from openai.types.responses.tool_param import ToolParam
 from typing_extensions import TypedDict
 
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.surfaces.responses import mcp
+from codex_proxy.surfaces.responses.events import refused_steer
 from codex_proxy.surfaces.responses.output import HOSTED_TYPES, KINDS
 from tests.pictures import PIXEL
 from tests.sdk_types import kinds, smallest
@@ -171,6 +174,11 @@ ANSWER_BLOCKS: Final = frozenset(
 )
 
 
+def frame_is_read(kind: str, frame: dict[str, Any]) -> None:
+    if refused_steer(json.dumps(frame)) is not None:
+        raise bad_request(f"refused: {kind}")
+
+
 def block_choice_is_read(kind: str, choice: dict[str, Any]) -> None:
     messages.ask(tools=[{"name": "x", "input_schema": {"type": "object"}}], tool_choice=choice)
 
@@ -189,6 +197,7 @@ READ: Final[Mapping[str, tuple[Any, str, Callable[[str, Any], object]]]] = {
         "type",
         lambda kind, name: responses.turn(include=[kind]),
     ),
+    "WebSocket frames": (ResponsesClientEventParam, "type", frame_is_read),
     "Chat parts": (
         openai_chat.ChatCompletionContentPartParam,
         "type",

@@ -8,6 +8,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from openai.types.responses import ResponseSteerFailedEvent
 from openai.types.responses.responses_client_event import ResponseCreate
 
 from codex_proxy.surfaces.responses.wire import ResponseRequest
@@ -191,6 +192,18 @@ async def test_what_a_connection_cannot_do_is_refused_and_the_next_turn_runs(
         refusal = await error_of(socket)
         assert (refusal["status"], refusal["param"]) == (400, *field)
         assert (await answer_to(socket, "Hi."))["status"] == "completed"
+
+
+async def test_input_that_would_steer_a_running_turn_comes_back_at_once(proxy: Proxy) -> None:
+    async with open_socket(proxy) as socket:
+        await send(socket, "[[fake:count n=200 delay=100]]")
+        created = await socket.receive_json(timeout=PATIENCE)
+        steer = {"previous_response_id": created["response"]["id"], "input": "More."}
+        await socket.send_json({"type": "response.steer", **steer})
+        while (event := await socket.receive_json(timeout=PATIENCE))["type"] != "response.steer.failed":
+            assert event["type"] not in LAST
+    failed = ResponseSteerFailedEvent.model_validate(event)
+    assert (failed.error.code, failed.steer.to_dict()) == ("steering_not_supported", steer)
 
 
 def test_every_field_of_the_sdks_frames_is_served_or_refused() -> None:

@@ -51,6 +51,30 @@ def socket_error(failure: Failure) -> bytes:
     return json_bytes({"type": "error", "status": status_of(failure, "responses"), **body})
 
 
+class _Steer(msgspec.Struct, tag_field="type", tag="response.steer"):
+    input: msgspec.Raw
+    previous_response_id: str = ""
+
+
+def refused_steer(frame: str | bytes) -> bytes | None:
+    """Returns the event that gives the input of a frame `response.steer` back to the client, since no response takes
+    it; None for any other frame.
+    """
+    if ("response.steer" if isinstance(frame, str) else b"response.steer") not in frame:  # type: ignore[operator]
+        return None
+    try:
+        given = msgspec.json.decode(frame, type=_Steer)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+    error = {
+        "type": "invalid_request_error",
+        "code": "steering_not_supported",
+        "message": "A response that goes on takes no further input. Send it with 'response.create' when it has ended.",
+    }
+    steer = {"input": given.input, "previous_response_id": raw_text(given.previous_response_id)}
+    return json_bytes({"type": "response.steer.failed", "error": error, "steer": steer, "sequence_number": 0})
+
+
 class ResponseEvents:
     """Encodes a response's events as SSE frames, and collects these until `take`. `number`: the sequence number of the
     next event.
