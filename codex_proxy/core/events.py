@@ -288,6 +288,8 @@ class ToolCallRequested(_Event, tag="tool_call_requested", frozen=True, gc=False
     """Whether the model server gave the call as `function_call`."""
     item_reported: bool = False
     """Whether the call's item was already reported; only the client answers such a call."""
+    provider_fields: str = ""
+    """See `items.provider_fields`."""
 
 
 ApprovalKind: TypeAlias = Literal["command", "file_change", "permission", "mcp", "form"]

@@ -97,6 +97,8 @@ class HistoryCall(msgspec.Struct, frozen=True):
     id: str | None = None
     by_server: bool = False
     """Whether the call was run by this server, so that clients may not know it."""
+    provider_fields: str = ""
+    """See `provider_fields`."""
 
     @property
     def canonical_arguments(self) -> str:
@@ -124,6 +126,33 @@ class RawHistoryItem(msgspec.Struct, frozen=True):
     """An item that goes back to the model as it came, such as encrypted reasoning."""
 
     json: bytes
+
+
+PROVIDER_FIELDS: Final = "provider_fields"
+"""The field of a raw item of a call with `provider_fields`; only the model that made the call gets it."""
+_CALL_FIELDS: Final = frozenset({"index", "id", "type", "function", "custom"})
+_NULL: Final = msgspec.Raw(b"null")
+
+
+def provider_fields(call: Mapping[str, Any]) -> str:
+    """Returns the fields of a call of Chat Completions that its API does not have, such as Gemini's `extra_content`, as
+    JSON of an object: the model server needs them with the call in the next step. Empty without any.
+    """
+    if call.keys() <= _CALL_FIELDS:
+        return ""
+    own = {
+        name: value for name, value in call.items() if name not in _CALL_FIELDS and value not in (None, _NULL)
+    }
+    return encode_json(own).decode() if own else ""
+
+
+def without_provider_fields(raw: bytes) -> bytes:
+    """Returns a raw item without the field `PROVIDER_FIELDS`."""
+    if PROVIDER_FIELDS.encode() not in raw:
+        return raw
+    item = _decode(raw)
+    item.pop(PROVIDER_FIELDS, None)
+    return encode_json(item)
 
 
 HistoryItem: TypeAlias = HistoryMessage | HistoryCall | HistoryOutput | RawHistoryItem
@@ -227,6 +256,8 @@ class ToolCall(_Item, tag="tool_call", frozen=True, gc=False):
     old_form: bool = False
     """Whether the model server gave the call as `function_call`, which only the profile `open-responses-server` reads.
     """
+    provider_fields: str = ""
+    """See `provider_fields`."""
 
 
 class McpCall(_Item, tag="mcp_call", frozen=True, gc=False):

@@ -9,7 +9,14 @@ from typing import Literal
 import msgspec
 
 from codex_proxy.agents.shared.json_lines import decode_loosely
-from codex_proxy.core.items import CODE_CALL, HistoryCall, HistoryItem, HistoryOutput, RawHistoryItem
+from codex_proxy.core.items import (
+    CODE_CALL,
+    HistoryCall,
+    HistoryItem,
+    HistoryOutput,
+    RawHistoryItem,
+    without_provider_fields,
+)
 from codex_proxy.core.turn import MODEL_SEPARATOR
 from codex_proxy.runs.run import Run
 from codex_proxy.tools.replay import remembered_turn
@@ -87,9 +94,11 @@ def _owner_of(item: msgspec.Raw, upstream: str, identity: str) -> str:
 
 def as_history(item: ModelItem, identity: str) -> RawHistoryItem | None:
     """Returns the item for a history; None for another model's reasoning."""
-    if item.model != identity and item.head.kind == "reasoning":
-        return None
-    return RawHistoryItem(bytes(item.item))
+    if item.model == identity:
+        return RawHistoryItem(bytes(item.item))
+    return (
+        None if item.head.kind == "reasoning" else RawHistoryItem(without_provider_fields(bytes(item.item)))
+    )
 
 
 def with_whole_calls(history: list[HistoryItem]) -> tuple[HistoryItem, ...]:

@@ -86,7 +86,11 @@ def output_of(request: ToolCallRequested, output: ToolOutput) -> HistoryOutput:
 def _item(id: str, request: ToolCallRequested, tool: Tool | None, approved_by: str | None) -> Item:
     origin = None if tool is None else tool.mcp
     if origin is None:
-        return ToolCall(id, request.call_id, request.name, request.kind, old_form=request.old_form)
+        return ToolCall(
+            *(id, request.call_id, request.name, request.kind),
+            old_form=request.old_form,
+            provider_fields=request.provider_fields,
+        )
     if origin.needs_approval and approved_by is None:
         return McpApproval(id, request.call_id, origin.server_label, origin.name)
     place = (origin.server_label, origin.name)

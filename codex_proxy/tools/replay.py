@@ -25,6 +25,7 @@ from codex_proxy.core.items import (
     as_functions,
     output_content,
     texts_of,
+    without_provider_fields,
 )
 from codex_proxy.core.json_values import is_json
 from codex_proxy.core.turn import MODEL_SEPARATOR
@@ -327,7 +328,9 @@ def _all_among(items: Iterable[_Identity], others: Sequence[_Identity]) -> bool:
 def _items_of(memory: RememberedTurn, model: str) -> list[HistoryItem]:
     same = memory.model == model
     items: tuple[HistoryItem, ...] = tuple(
-        RawHistoryItem(bytes(raw)) for raw in memory.items if same or _identity(raw).type != "reasoning"
+        RawHistoryItem(bytes(raw) if same else without_provider_fields(bytes(raw)))
+        for raw in memory.items
+        if same or _identity(raw).type != "reasoning"
     )
     agent, own = (each.partition(MODEL_SEPARATOR)[0] for each in (memory.model, model))
     return [*(items if agent == own else as_functions(items))]

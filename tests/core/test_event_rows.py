@@ -38,7 +38,7 @@ FAILURE = Failure(
 ITEMS: list[Item] = [
     Message("a", 1, "commentary"),
     Reasoning("b", 0),
-    ToolCall("c", "call", "tool", "legacy", 0, old_form=True),
+    ToolCall("c", "call", "tool", "legacy", 0, old_form=True, provider_fields='{"a":1}'),
     McpCall("d", "call", "server", "tool", "apr", 0, old_form=True),
     McpApproval("e", "call", "server", "tool", 0),
     McpTools("f", "server", b'[{"name":"x"}]', "an error", 0),

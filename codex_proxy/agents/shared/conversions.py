@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.core.items import (
+    PROVIDER_FIELDS,
     HistoryCall,
     HistoryItem,
     HistoryMessage,
@@ -289,9 +290,14 @@ def items_of(raw: bytes) -> list[HistoryItem]:
             parts = _parts(item.get("content"))
             return [HistoryMessage(role, parts)] if role is not None and parts else []
         case "function_call" if "call_id" in item and "name" in item:
-            return [HistoryCall(item["call_id"], item["name"], item.get("arguments") or "")]
+            own = item.get(PROVIDER_FIELDS) or ""
+            return [
+                HistoryCall(item["call_id"], item["name"], item.get("arguments") or "", provider_fields=own)
+            ]
         case "custom_tool_call" if "call_id" in item and "name" in item:
-            return [HistoryCall(item["call_id"], item["name"], item.get("input") or "", "custom")]
+            own = item.get(PROVIDER_FIELDS) or ""
+            given = item.get("input") or ""
+            return [HistoryCall(item["call_id"], item["name"], given, "custom", provider_fields=own)]
         case "function_call_output" | "custom_tool_call_output" if "call_id" in item:
             return [HistoryOutput(item["call_id"], _parts(item.get("output")))]
     return []

@@ -14,6 +14,7 @@ import msgspec
 from codex_proxy.agents.shared.conversions import custom_arguments, message_for_agent
 from codex_proxy.core.events import Event, RawItem, ToolCallRequested
 from codex_proxy.core.items import (
+    PROVIDER_FIELDS,
     DetailOf,
     HistoryCall,
     HistoryItem,
@@ -39,7 +40,10 @@ def raw_message(id: str, text: str) -> RawItem:
 def raw_call(call: ToolCallRequested) -> RawItem:
     kind, field = ("function_call", "arguments") if call.kind == "function" else ("custom_tool_call", "input")
     ids = {"id": call.call_id, "call_id": call.call_id}
-    return RawItem(kind, encode_json({"type": kind, **ids, "name": call.name, field: call.arguments}))
+    item = {"type": kind, **ids, "name": call.name, field: call.arguments}
+    return RawItem(
+        kind, encode_json(item | ({PROVIDER_FIELDS: own} if (own := call.provider_fields) else {}))
+    )
 
 
 def raw_output(call_id: str, parts: Sequence[Part]) -> RawItem:

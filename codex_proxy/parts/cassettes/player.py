@@ -345,6 +345,7 @@ class WholeCalls:
                 *(item.call_id, item.call_id, item.name, "".join(pieces), item.id),
                 kind="custom" if item.kind == "custom" else "function",
                 old_form=item.old_form,
+                provider_fields=item.provider_fields,
             )
             for item, pieces in calls.values()
         ]

@@ -151,8 +151,9 @@ class Call:
             inner, closing = b'{"function_call":{"arguments":', b"}}"
         else:
             kind, field = (b"custom", b"input") if item.kind == "custom" else (b"function", b"arguments")
-            opening = b'{"tool_calls":[{"index":%d,"id":%b,"type":"%b","%b":{"name":%b,"%b":%b}}]}' % (
-                index, json_text(item.call_id), kind, kind, name, field, first,
+            own = b"," + item.provider_fields.encode()[1:-1] if item.provider_fields else b""
+            opening = b'{"tool_calls":[{"index":%d,"id":%b,"type":"%b","%b":{"name":%b,"%b":%b}%b}]}' % (
+                index, json_text(item.call_id), kind, kind, name, field, first, own,
             )  # fmt: skip
             inner, closing = b'{"tool_calls":[{"index":%d,"%b":{"%b":' % (index, kind, field), b"}}]}"
         self.opening = before + opening + after
@@ -165,9 +166,13 @@ class Call:
     def whole(self) -> ChatCall:
         name = msgspec.Raw(json_text(self._item.name))
         id = msgspec.Raw(json_text(self._item.call_id))
+        text = self.arguments.whole()
+        call: ChatCall = {"id": id, "type": "function", "function": {"name": name, "arguments": text}}
         if self._item.kind == "custom":
-            return {"id": id, "type": "custom", "custom": {"name": name, "input": self.arguments.whole()}}
-        return {"id": id, "type": "function", "function": {"name": name, "arguments": self.arguments.whole()}}
+            call = {"id": id, "type": "custom", "custom": {"name": name, "input": text}}
+        if self._item.provider_fields:
+            call |= msgspec.json.decode(self._item.provider_fields)
+        return call
 
 
 class Choice:

@@ -6,12 +6,21 @@ that no agent accepts. Source: docs/contract.md#messages-and-parts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import Any, Final
 
 import msgspec
 
 from codex_proxy.core.faults import Fault, bad_request
-from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, HistoryOutput, Part, TextPart
+from codex_proxy.core.items import (
+    HistoryCall,
+    HistoryItem,
+    HistoryMessage,
+    HistoryOutput,
+    Part,
+    TextPart,
+    provider_fields,
+)
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.surfaces.chat import wire
 from codex_proxy.surfaces.requests.body import unsupported_value
@@ -27,8 +36,8 @@ def history_of(
     pdfs: PdfTexts | None = None,
     originals: Sequence[msgspec.Raw] | None = None,
 ) -> tuple[HistoryItem, ...]:
-    """Returns the history. `originals`: the messages as raw JSON, for an agent that takes audio, files or unknown
-    parts.
+    """Returns the history. `originals`: the messages as raw JSON, for an agent that takes audio, files, unknown parts
+    and unknown fields of calls.
     """
     history = _History(pdfs, originals)
     for index, message in enumerate(messages):
@@ -131,8 +140,14 @@ class _History(HistoryWithCalls):
             # Deterministic, so that the same history is the same history on every request.
             call = message.function_call
             self._call(HistoryCall(f"call_legacy_{index}", call.name, call.arguments), param)
-        for position, tool_call in enumerate(message.tool_calls or ()):
-            self._call(_past_call(tool_call), f"{param}.tool_calls[{position}].id")
+        if not message.tool_calls:
+            return
+        if self._originals is None:
+            own: Iterable[str] = repeat("")
+        else:
+            own = map(provider_fields, _ORIGINAL.decode(self._originals[index]).tool_calls)
+        for position, (tool_call, fields) in enumerate(zip(message.tool_calls, own, strict=False)):
+            self._call(_past_call(tool_call, fields), f"{param}.tool_calls[{position}].id")
 
     def _call(self, call: HistoryCall, param: str) -> None:
         if call.call_id in self.calls:
@@ -177,10 +192,19 @@ class _History(HistoryWithCalls):
         self.outputs[call_id] = HistoryOutput(call_id, parts, self.calls[call_id].kind)
 
 
-def _past_call(call: wire.HistoryToolCall) -> HistoryCall:
+class _Original(msgspec.Struct):
+    """An assistant's message with calls, as the client wrote it."""
+
+    tool_calls: list[dict[str, msgspec.Raw]]
+
+
+_ORIGINAL: Final = msgspec.json.Decoder(_Original)
+
+
+def _past_call(call: wire.HistoryToolCall, fields: str) -> HistoryCall:
     if isinstance(call, wire.CustomCall):
-        return HistoryCall(call.id, call.custom.name, call.custom.input, "custom")
-    return HistoryCall(call.id, call.function.name, call.function.arguments)
+        return HistoryCall(call.id, call.custom.name, call.custom.input, "custom", provider_fields=fields)
+    return HistoryCall(call.id, call.function.name, call.function.arguments, provider_fields=fields)
 
 
 def _text_parts(content: wire.TextContent) -> tuple[Part, ...]:

@@ -433,6 +433,33 @@ async def test_a_tool_loop_of_chat_goes_round(client: AsyncOpenAI, server: Upstr
     assert asked[1]["tool_calls"][0]["function"] == {"name": "get_weather", "arguments": PARIS}
 
 
+SIGNED: Any = {"extra_content": {"google": {"thought_signature": "SIG123"}}}
+"""What Gemini wants back with a call."""
+
+
+@pytest.mark.parametrize("sent_back", [True, False])
+async def test_a_call_keeps_the_fields_that_only_its_server_knows(
+    sent_back: bool, server: Upstream, tmp_path: Path
+) -> None:
+    called = call("get_weather", PARIS)
+    called["tool_calls"][0] |= SIGNED
+    server.models, server.script = [{"id": "small"}, {"id": "big"}], [stream(called, finish="tool_calls")] * 2
+    asked = user("weather?") | {"model": "small", "tools": [CHAT_WEATHER]}
+    memory = "off" if sent_back else "ram"  # what remembers a call for clients that do not send all of it
+    async with proxy_before(server.url, tmp_path, tool_memory=memory) as proxy:
+        assert (await proxy.ask(asked | {"stream": True})).text.count('"thought_signature":"SIG123"') == 1
+        message = (await proxy.ask(asked)).body["choices"][0]["message"]
+        made = message["tool_calls"][0]
+        assert made.items() >= SIGNED.items()
+        if not sent_back:
+            del made["extra_content"]
+        messages = [*asked["messages"], message, {"role": "tool", "tool_call_id": made["id"], "content": "1"}]
+        for model in ("small", *(() if sent_back else ("big",))):
+            assert (await proxy.ask(asked | {"messages": messages, "model": model})).status == 200
+            told = server.requests[-1].body["messages"][1]["tool_calls"][0]
+            assert ("extra_content" in told) == (model == "small")
+
+
 @pytest.mark.parametrize("strict", [False, True])
 async def test_a_tool_loop_of_responses_goes_on_from_what_is_stored(
     strict: bool, client: AsyncOpenAI, server: Upstream

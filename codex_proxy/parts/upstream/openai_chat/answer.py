@@ -362,7 +362,8 @@ class ChatAnswer:
         self._end("message", out)
         call.item_id = self._new_id("fc_")
         self._open[call.item_id] = call.item_id
-        out.append(ItemStarted(ToolCall(call.item_id, call.id, call.name, kind, old_form=call.old_form)))
+        item = ToolCall(call.item_id, call.id, call.name, kind, None, call.old_form, call.provider_fields)
+        out.append(ItemStarted(item))
         if kind == "custom":
             call.reader = CustomInput()
         self._add_arguments(call, "".join(call.arguments), out)

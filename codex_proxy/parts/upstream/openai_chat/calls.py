@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.shared.conversions import CustomInput, FunctionArguments, object_text
+from codex_proxy.core.items import provider_fields
 from codex_proxy.core.json_values import canonical_json, object_at, text_at
 from codex_proxy.parts.upstream.stream import is_json
 
@@ -35,6 +36,8 @@ class Call:
         self.item_id = ""
         """The id of the call's item; empty until the item is begun."""
         self.reader: CustomInput | FunctionArguments = FunctionArguments()
+        self.provider_fields = ""
+        """See `items.provider_fields`: the first that came."""
         self.old_form = False
         """Whether the server gave the call as `function_call`."""
         self._seen = 0
@@ -105,6 +108,7 @@ class ToolCalls:
         said = arguments_in(function.get("arguments"))
         call = self._call_of(text_at(delta, "id"), index, text_at(function, "name"), said, beside)
         call.old_form = call.old_form or old_form
+        call.provider_fields = call.provider_fields or ("" if old_form else provider_fields(delta))
         if said:
             call.arguments.append(said)
         return Piece(call, said)

@@ -167,7 +167,8 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
         if self._fails_by_number_of(calls, out):
             return
         self._add_usage(answer.usage, out)
-        ends = not calls or (self._ends_with_calls and all(call.item_id for call in calls))
+        is_known = all(call.item_id and not call.provider_fields for call in calls)
+        ends = not calls or (self._ends_with_calls and is_known)
         if not ends:
             self._ends_with_calls = False  # what the client does not see is remembered with its calls
             self._request_outputs(self._add_calls(answer, calls, out), out)
@@ -208,9 +209,12 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
                 *(call.id, call.id, call.name, text, call.id, kind),
                 old_form=call.old_form,
                 item_reported=bool(call.item_id),
+                provider_fields=call.provider_fields,
             )
             out.append(raw_call(ask))
-            self._conversation.add(HistoryCall(call.id, call.name, text, kind))
+            self._conversation.add(
+                HistoryCall(call.id, call.name, text, kind, provider_fields=call.provider_fields)
+            )
             asks.append(ask)
         return asks
 

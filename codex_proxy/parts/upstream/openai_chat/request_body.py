@@ -248,7 +248,10 @@ class ChatMessages:
             self._entries.append(last)
         arguments = custom_arguments(call.arguments) if call.kind == "custom" else call.arguments
         function = {"name": call.name, "arguments": arguments or "{}"}
-        last.message["tool_calls"].append({"id": call.call_id, "type": "function", "function": function})
+        entry = {"id": call.call_id, "type": "function", "function": function}
+        if call.provider_fields:
+            entry = {**msgspec.json.decode(call.provider_fields, type=dict[str, Any]), **entry}
+        last.message["tool_calls"].append(entry)
         last.put(call.call_id)
         self.call_ids.add(call.call_id)
         self._unanswered[call.call_id] = last
