@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from codex_proxy.parts.upstream.openai_chat.pass_through import PassThrough
 from tests.http.serving import Proxy, fake_proxy
 from tests.stream_server import stream_server
+
+
+def new_pass_through(**given: Any) -> PassThrough:
+    """Passes an answer on, with the ids `call_0`, `call_1` and so on for calls that have none."""
+    count = itertools.count()
+    return PassThrough(**{"new_id": lambda prefix: f"{prefix}{next(count)}", **given})
 
 
 @asynccontextmanager

@@ -11,10 +11,10 @@ from typing import Any, Final
 import pytest
 from openai._streaming import SSEDecoder
 
-from codex_proxy.parts.upstream.openai_chat.pass_through import PassThrough
 from codex_proxy.parts.upstream.stream import AnswerReader
 from tests.model_server import CASES, DONE, SPELLINGS, chunk, event, respelled
 from tests.parts.upstream.mutated_responses import ANSWERS, Form, Known, body_of
+from tests.parts.upstream.serving import new_pass_through
 from tests.parts.upstream.test_mutated_responses import answer_in, known_answer, log_of
 from tests.parts.upstream.test_openai_chat_dialect import events_of, messages_of, summary_of, turn_with_tool
 
@@ -133,20 +133,20 @@ def test_what_is_passed_on_of_a_damaged_stream_are_whole_chunks(
     body = DAMAGES[damage](whole)
     known = None
     for size in (1, 7, len(body)):
-        passing = PassThrough(stream=True, wants_usage=True, model_shown=shown)
+        passing = new_pass_through(stream=True, wants_usage=True, model_shown=shown)
         out = b"".join([*map(passing.feed, cut(body, size)), passing.close()])
         assert passing.fault is None
         assert b"\nid:" not in b"\n" + out.replace(b"\r", b"\n")
         read = chunks_read(out)
         assert all("choices" in each or each.get("usage") for each in read)
-        plain = PassThrough(stream=True, wants_usage=True, model_shown=shown)
+        plain = new_pass_through(stream=True, wants_usage=True, model_shown=shown)
         known = known or chunks_read(b"".join([plain.feed(whole), plain.close()]))
         assert read == known
 
 
 @pytest.mark.usefixtures("each_spelling")
 def test_a_keep_alive_of_this_server_stands_between_whole_events() -> None:
-    passing = PassThrough(stream=True, wants_usage=True)
+    passing = new_pass_through(stream=True, wants_usage=True)
     body = b"".join(b"id: %d\n" % n + event(chunk({"content": "Hi"})) for n in range(4))
     out = b": 1\n\n".join(map(passing.feed, cut(body, 40)))
     assert len(chunks_read(out)) == 4

@@ -122,7 +122,7 @@ def _configuration(port: int) -> dict[str, Any]:
 
 def whole_answer(stream: bytes) -> dict[str, Any]:
     lines = [line.removeprefix(b"data: ") for line in stream.splitlines() if line.startswith(b"data: {")]
-    answer = WholeAnswer()
+    answer = WholeAnswer(str)
     for line in lines:
         answer.add(json.loads(line))
     return answer.whole()

@@ -17,6 +17,7 @@ from codex_proxy.parts.upstream.openai_chat.pass_through import PassThrough
 from codex_proxy.parts.upstream.stream import BOM, StreamEvent, decode_event
 from tests.agents.damage import each_change
 from tests.model_server import CASES, DONE, USAGE, chunk, event, text
+from tests.parts.upstream.serving import new_pass_through
 from tests.parts.upstream.test_mutated_chat import message_chunk
 
 USAGE_CHUNK = event(chunk({}) | {"choices": [], "usage": USAGE})
@@ -75,7 +76,7 @@ places = st.lists(st.integers(0, 5000), max_size=30)
 def test_the_bytes_passed_on_are_those_that_came_wherever_they_are_cut(
     body: bytes, places: list[int]
 ) -> None:
-    pass_through = PassThrough(stream=True, wants_usage=True)
+    pass_through = new_pass_through(stream=True, wants_usage=True)
     assert passed_bytes(pass_through, cut(body, places)) == body
     assert pass_through.done
     assert pass_through.fault is None
@@ -86,7 +87,7 @@ def test_the_bytes_passed_on_are_those_that_came_wherever_they_are_cut(
 @given(body=streams(), places=places)
 def test_without_being_asked_usage_is_the_one_thing_that_is_left_out(body: bytes, places: list[int]) -> None:
     crlf = USAGE_CHUNK.replace(b"\n", b"\r\n")
-    pass_through = PassThrough(stream=True, wants_usage=False)
+    pass_through = new_pass_through(stream=True, wants_usage=False)
     assert passed_bytes(pass_through, cut(body, places)) == body.replace(USAGE_CHUNK, b"").replace(crlf, b"")
     assert pass_through.usage == Usage(input=11, output=7), "it is known all the same"
 
@@ -94,7 +95,7 @@ def test_without_being_asked_usage_is_the_one_thing_that_is_left_out(body: bytes
 @given(body=streams(), end=st.integers(0, 5000), places=places)
 def test_what_breaks_off_is_passed_on_in_whole_events(body: bytes, end: int, places: list[int]) -> None:
     end %= len(body)
-    pass_through = PassThrough(stream=True, wants_usage=True)
+    pass_through = new_pass_through(stream=True, wants_usage=True)
     out = passed_bytes(pass_through, cut(body[:end], places))
     whole = body.startswith(out.rstrip(b"\r\n"))
     assert whole
@@ -104,7 +105,7 @@ def test_what_breaks_off_is_passed_on_in_whole_events(body: bytes, end: int, pla
 
 @given(body=streams(), places=places)
 def test_the_model_has_the_name_that_the_client_asked_for(body: bytes, places: list[int]) -> None:
-    pass_through = PassThrough(stream=True, wants_usage=True, model_shown="my-alias")
+    pass_through = new_pass_through(stream=True, wants_usage=True, model_shown="my-alias")
     out = passed_bytes(pass_through, cut(body, places))
     told = [json.loads(line[5:]) for line in out.decode().split("\n") if line.startswith("data: {")]
     came = [json.loads(line[5:]) for line in body.decode().split("\n") if line.startswith("data: {")]
@@ -115,7 +116,7 @@ def test_the_model_has_the_name_that_the_client_asked_for(body: bytes, places: l
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.status == 200])
 def test_every_dialect_is_passed_on_or_fails_as_it_should(name: str, size: int) -> None:
     case = CASES[name]
-    pass_through = PassThrough(stream=True, wants_usage=True)
+    pass_through = new_pass_through(stream=True, wants_usage=True)
     out = passed_bytes(pass_through, [case.body[at : at + size] for at in range(0, len(case.body), size)])
     if case.stop == "failed":
         assert (
@@ -134,7 +135,7 @@ def test_every_dialect_is_passed_on_or_fails_as_it_should(name: str, size: int) 
 
 @pytest.mark.usefixtures("each_spelling")
 def test_nothing_is_passed_on_before_the_first_word() -> None:
-    pass_through = PassThrough(stream=True, wants_usage=True)
+    pass_through = new_pass_through(stream=True, wants_usage=True)
     role, word = event(chunk({"role": "assistant", "content": ""})), event(chunk({"content": "Hi"}))
     assert pass_through.feed(b": queued\n\n" + role) == b""
     assert pass_through.feed(word) == b": queued\n\n" + role + word
@@ -155,7 +156,7 @@ def test_of_a_large_block_only_the_events_that_matter_are_decoded(monkeypatch: p
     body = role + word * 500 + end + event(chunk({}) | {"choices": [], "usage": USAGE}) + DONE
     for pieces in ([body], cut(body, [len(body) // 3])):
         decoded.clear()
-        pass_through = PassThrough(stream=True, wants_usage=True)
+        pass_through = new_pass_through(stream=True, wants_usage=True)
         assert passed_bytes(pass_through, pieces) == body
         assert pass_through.deltas == 502
         assert len(decoded) == 4, "the role, the first word, the end and the usage"
@@ -174,7 +175,7 @@ def test_deltas_get_another_name_of_the_model_without_being_decoded(monkeypatch:
     body = b"".join(map(event, words)) + event(chunk({}, "stop")) + DONE
     for pieces in ([body], [body[at : at + 300] for at in range(0, len(body), 300)]):
         decoded.clear()
-        pass_through = PassThrough(stream=True, wants_usage=True, model_shown="mine")
+        pass_through = new_pass_through(stream=True, wants_usage=True, model_shown="mine")
         out = passed_bytes(pass_through, pieces)
         told = [json.loads(line[6:]) for line in out.split(b"\n") if line.startswith(b"data: {")]
         assert told == [each | {"model": "mine"} for each in (*words, chunk({}, "stop"))]
@@ -190,7 +191,7 @@ def test_a_name_of_the_model_elsewhere_in_a_delta_stays() -> None:
         {"choices": first["choices"], "model": "m", "id": "x", "object": first["object"]},
         {"model": 5} | {name: value for name, value in first.items() if name != "model"},
     ):
-        pass_through = PassThrough(stream=True, wants_usage=True, model_shown="mine")
+        pass_through = new_pass_through(stream=True, wants_usage=True, model_shown="mine")
         out = passed_bytes(pass_through, [event(named)] * 3)
         told = [json.loads(line[6:]) for line in out.split(b"\n") if line]
         assert told == [named | ({"model": "mine"} if "model" in named else {})] * 3
@@ -223,7 +224,7 @@ def first_with(**fields: Any) -> dict[str, Any]:
 def test_a_chunk_at_which_sdks_fail_is_sent_as_they_read_it(
     came: dict[str, Any], sent: dict[str, Any]
 ) -> None:
-    pass_through = PassThrough(stream=True, wants_usage=True)
+    pass_through = new_pass_through(stream=True, wants_usage=True)
     out = passed_bytes(pass_through, [event(came), event(FIRST), event(came), event(chunk({}, "stop")), DONE])
     told = [json.loads(line[6:]) for line in out.split(b"\n") if line and b"[DONE]" not in line]
     assert (told[0], told[2]) == (sent, sent)
@@ -231,17 +232,19 @@ def test_a_chunk_at_which_sdks_fail_is_sent_as_they_read_it(
 
 def test_what_is_no_number_in_json_is_null() -> None:
     odd = event(first_with(logprobs={"logprob": 0.5}))
-    passed = PassThrough(stream=True, wants_usage=True)
+    passed = new_pass_through(stream=True, wants_usage=True)
     out = passed_bytes(passed, [event(FIRST), odd.replace(b"0.5", b"-Infinity"), odd.replace(b"0.5", b"NaN")])
     assert out == event(FIRST) + odd.replace(b"0.5", b"null") * 2
     body = b'{"model":"m","cost":NaN,"choices":[{"message":{"content":"Hi"},"finish_reason":"stop"}]}'
     for name in (None, "mine"):
-        told = json.loads(passed_bytes(PassThrough(stream=False, wants_usage=True, model_shown=name), [body]))
+        told = json.loads(
+            passed_bytes(new_pass_through(stream=False, wants_usage=True, model_shown=name), [body])
+        )
         assert (told["cost"], told["model"]) == (None, name or "m")
 
 
 def test_usage_in_the_last_delta_is_taken_out_of_it() -> None:
-    pass_through = PassThrough(stream=True, wants_usage=False)
+    pass_through = new_pass_through(stream=True, wants_usage=False)
     out = pass_through.feed(event(chunk({"content": "Hi"}, "stop", usage=USAGE)) + DONE)
     assert out == event(chunk({"content": "Hi"}, "stop")) + DONE
     assert pass_through.usage == Usage(input=11, output=7)
@@ -249,7 +252,7 @@ def test_usage_in_the_last_delta_is_taken_out_of_it() -> None:
 
 @pytest.mark.usefixtures("each_spelling")
 def test_each_choice_has_its_finish_reason() -> None:
-    pass_through = PassThrough(stream=True, wants_usage=True)
+    pass_through = new_pass_through(stream=True, wants_usage=True)
     for index, finish in ((1, "length"), (0, "stop")):
         made = chunk({"content": "a"}, finish)
         made["choices"][0]["index"] = index
@@ -269,7 +272,7 @@ WHOLE = {
 @given(places=places)
 def test_one_object_is_passed_on_as_it_is(places: list[int]) -> None:
     body = json.dumps(WHOLE, indent=1).encode()
-    pass_through = PassThrough(stream=False, wants_usage=False)
+    pass_through = new_pass_through(stream=False, wants_usage=False)
     assert passed_bytes(pass_through, cut(body, places)) == body
     assert pass_through.done
     assert pass_through.usage == Usage(input=11, output=7)
@@ -278,7 +281,7 @@ def test_one_object_is_passed_on_as_it_is(places: list[int]) -> None:
 def test_one_object_gets_the_name_of_the_model_and_keeps_all_else() -> None:
     choices = b'[{"index":0,"message":{"role":"assistant","content":"Hi"}}]'
     body = b'{"model": "m", "seed": 1.50, "choices": %b}' % choices
-    pass_through = PassThrough(stream=False, wants_usage=False, model_shown="mine")
+    pass_through = new_pass_through(stream=False, wants_usage=False, model_shown="mine")
     assert passed_bytes(pass_through, [body]) == b'{"model":"mine","seed":1.50,"choices":%b}' % choices
 
 
@@ -311,7 +314,7 @@ PARTS = [
     ],
 )
 def test_a_message_and_a_delta_in_each_others_place_reach_sdks(body: bytes, stream: bool) -> None:
-    out = passed_bytes(PassThrough(stream=stream, wants_usage=True), [body])
+    out = passed_bytes(new_pass_through(stream=stream, wants_usage=True), [body])
     if stream:
         events = [each for each in out.split(b"\n\n") if each and b"[DONE]" not in each]
         chunks = [ChatCompletionChunk.model_validate(json.loads(each[6:]), strict=True) for each in events]
@@ -380,19 +383,19 @@ def calls_passed_on(body: bytes, *, stream: bool) -> list[dict[str, str]]:
 
 def test_choices_of_a_joined_stream_are_in_order() -> None:
     ends = [chunk({}) | {"choices": [{"index": n, "delta": {}, "finish_reason": "stop"}]} for n in (1, 0)]
-    out = passed_bytes(PassThrough(stream=False, wants_usage=True), [*map(event, ends), DONE])
+    out = passed_bytes(new_pass_through(stream=False, wants_usage=True), [*map(event, ends), DONE])
     assert [choice["index"] for choice in json.loads(out)["choices"]] == [0, 1]
 
 
 def test_only_the_first_event_keeps_a_byte_order_mark() -> None:
     words = [BOM + event(chunk({"content": "Hi"})) for _ in range(3)]
-    out = passed_bytes(PassThrough(stream=True, wants_usage=True), words)
+    out = passed_bytes(new_pass_through(stream=True, wants_usage=True), words)
     assert out.count(b"Hi") == 3
     assert BOM not in out.removeprefix(BOM)
 
 
 def test_one_object_where_a_stream_was_asked_for_becomes_one() -> None:
-    pass_through = PassThrough(stream=True, wants_usage=True)
+    pass_through = new_pass_through(stream=True, wants_usage=True)
     lines = passed_bytes(pass_through, [json.dumps(WHOLE).encode()]).decode().split("\n\n")
     first, last = json.loads(lines[0][6:]), json.loads(lines[1][6:])
     assert first["object"] == "chat.completion.chunk"
@@ -402,7 +405,7 @@ def test_one_object_where_a_stream_was_asked_for_becomes_one() -> None:
 
 
 def test_a_stream_where_one_object_was_asked_for_becomes_one() -> None:
-    pass_through = PassThrough(stream=False, wants_usage=False)
+    pass_through = new_pass_through(stream=False, wants_usage=False)
     answer = json.loads(passed_bytes(pass_through, [text("Hello.")]))
     assert answer["object"] == "chat.completion"
     assert answer["choices"][0]["message"] == {"role": "assistant", "content": "Hello."}
@@ -411,14 +414,14 @@ def test_a_stream_where_one_object_was_asked_for_becomes_one() -> None:
 
 
 def test_a_field_that_a_later_chunk_has_as_null_keeps_its_value() -> None:
-    pass_through = PassThrough(stream=False, wants_usage=False)
+    pass_through = new_pass_through(stream=False, wants_usage=False)
     chunks = [chunk({"content": "Hello."}, "stop", usage=USAGE), chunk({}, usage=None)]
     answer = json.loads(passed_bytes(pass_through, [b"".join(map(event, chunks)) + DONE]))
     assert answer["usage"] == USAGE
 
 
 def test_an_event_without_an_end_is_given_up() -> None:
-    pass_through = PassThrough(stream=True, wants_usage=True, max_event=100)
+    pass_through = new_pass_through(stream=True, wants_usage=True, max_event=100)
     assert pass_through.feed(b"data: " + b"x" * 200) == b""
     assert pass_through.fault is not None
     assert pass_through.fault.kind == "too_long"
@@ -439,7 +442,7 @@ def test_no_form_of_an_answer_raises_and_what_comes_of_it_is_json(
     whole = WHOLE | {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
     frames = [[event(each), event(made), event(chunk({}, "stop")), DONE] for each in each_change(made)]
     for pieces in [*frames, *([json.dumps(each).encode()] for each in each_change(whole))]:
-        pass_through = PassThrough(stream=stream, wants_usage=wants_usage, model_shown=shown)
+        pass_through = new_pass_through(stream=stream, wants_usage=wants_usage, model_shown=shown)
         said = passed_bytes(pass_through, pieces)
         lines = said.splitlines() if stream else [said] if pass_through.fault is None else []
         for line in lines:
@@ -456,5 +459,5 @@ def test_bytes_that_are_no_utf_8_are_not_passed_on(
     body = b"".join([*frames, event(chunk({}, "stop")), DONE])
     if whole:
         body = json.dumps(WHOLE).encode().replace(b"Hi", b"".join(words))
-    pass_through = PassThrough(stream=stream, wants_usage=True)
+    pass_through = new_pass_through(stream=stream, wants_usage=True)
     passed_bytes(pass_through, cut(body, places)).decode("utf-8")

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import pytest
 
-from codex_proxy.parts.upstream.openai_chat.pass_through import PassThrough
 from tests.model_server import CASES, DONE, USAGE, chunk
+from tests.parts.upstream.serving import new_pass_through
 from tests.parts.upstream.test_damaged_streams import CHAT, chunks_read, cut
 
 SMILE: Final = "\U0001f600"
@@ -41,7 +41,7 @@ def as_event(value: Any) -> bytes:
 
 
 def streamed(body: bytes, size: int, **more: Any) -> list[dict[str, Any]]:
-    passing = PassThrough(**{"stream": True, "wants_usage": True, **more})
+    passing = new_pass_through(**{"stream": True, "wants_usage": True, **more})
     out = b"".join([*map(passing.feed, cut(body, size)), passing.close()])
     assert passing.fault is None
     read = chunks_read(out if passing.done else out + passing.finish())
@@ -131,14 +131,16 @@ def test_a_whole_answer_has_whole_characters(place: str) -> None:
         body = b"".join(as_event(chunk(PLACES[place](piece))) for piece in pieces) + as_event(
             chunk({}, "stop")
         )
-        passing = PassThrough(stream=False, wants_usage=True)
+        passing = new_pass_through(stream=False, wants_usage=True)
         out = passing.feed(body + DONE)
         texts = texts_in(json.loads(out.decode())["choices"][0]["message"])
         assert known in "".join(text for text in texts if text != "reasoning.text")
         for stream in (False, True):
             message = {"role": "assistant", **PLACES[place]("".join(pieces))}
             whole = {"object": "chat.completion", "model": "m", "choices": [{"index": 0, "message": message}]}
-            passing = PassThrough(stream=stream, wants_usage=True, model_shown="mine" if stream else None)
+            passing = new_pass_through(
+                stream=stream, wants_usage=True, model_shown="mine" if stream else None
+            )
             out = passing.feed(json.dumps(whole).encode()) + passing.close()
             told = chunks_read(out) if stream else json.loads(out.decode())
             assert known in "".join(texts_in(told))
@@ -148,7 +150,7 @@ def test_a_whole_answer_has_whole_characters(place: str) -> None:
 @pytest.mark.parametrize("name", CHAT)
 def test_a_stream_without_halves_passes_unchanged_however_it_is_escaped(name: str) -> None:
     body = CASES[name].body
-    passing = PassThrough(stream=True, wants_usage=True)
+    passing = new_pass_through(stream=True, wants_usage=True)
     known = chunks_read(passing.feed(body) + passing.close())
     assert streamed(body.replace(b"Hello", rb"Hell\u00f6 \ud83d\ude00 \\ud83d"), 9) == json.loads(
         json.dumps(known).replace("Hello", r"Hell\u00f6 \ud83d\ude00 \\ud83d")

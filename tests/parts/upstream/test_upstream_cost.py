@@ -22,7 +22,6 @@ from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import ForwardedRequest, HostedTools, Turn
 from codex_proxy.parts.upstream.failures import ErrorReader, Secrets, SecretsReader
 from codex_proxy.parts.upstream.openai_chat.chat_dialects import ForwardedTurn, OpenAIChat
-from codex_proxy.parts.upstream.openai_chat.pass_through import PassThrough
 from codex_proxy.parts.upstream.openai_responses.responses_dialect import OpenAIResponses
 from codex_proxy.parts.upstream.stream import (
     AnswerReader,
@@ -34,6 +33,7 @@ from codex_proxy.parts.upstream.stream import (
 )
 from codex_proxy.parts.upstream.turn import UpstreamContext
 from tests.growth import assert_linear
+from tests.parts.upstream.serving import new_pass_through
 
 READ_BYTES: Final = 1 << 16
 """What one read of a connection brings at most."""
@@ -357,7 +357,7 @@ ENDLESS: Final = {
 @pytest.mark.parametrize("what", ENDLESS)
 @pytest.mark.parametrize("stream", [True, False])
 def test_what_has_no_end_and_no_content_is_not_passed_on_for_ever(what: str, stream: bool) -> None:
-    passing = PassThrough(stream=stream, wants_usage=True, max_event=10_000)
+    passing = new_pass_through(stream=stream, wants_usage=True, max_event=10_000)
     passed = b"".join(passing.feed(ENDLESS[what]) for _ in range(20))
     assert (passed, passing.fault) == (b"", StreamEvent("too_long"))
 

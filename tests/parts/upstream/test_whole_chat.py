@@ -13,9 +13,9 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from codex_proxy.parts.upstream.openai_chat.answer import ChatAnswer
-from codex_proxy.parts.upstream.openai_chat.pass_through import PassThrough
 from codex_proxy.parts.upstream.stream import AnswerReader
 from tests.model_server import CASES, DONE, USAGE, chunk, event
+from tests.parts.upstream.serving import new_pass_through
 from tests.parts.upstream.test_damaged_streams import CHAT
 from tests.parts.upstream.test_mutated_chat import (
     IDS,
@@ -57,7 +57,7 @@ def with_pairs(text: str) -> str:
 
 
 def passed(body: bytes, *, stream: bool) -> bytes:
-    passing = PassThrough(stream=stream, wants_usage=True)
+    passing = new_pass_through(stream=stream, wants_usage=True)
     out = passing.feed(body) + passing.close()
     assert passing.fault is None
     return out if passing.done else out + passing.finish()
@@ -70,12 +70,29 @@ def check(body: bytes) -> dict[str, Any]:
     again = passed(whole, stream=True)
     for made in (whole, again):
         assert read(made) == known
-    if not known["calls"]:  # of which ids are missing here
-        ChatCompletion.model_validate(json.loads(whole), strict=True)
-        for line in again.split(b"\n\n"):
-            if line.startswith(b"data: {"):
-                ChatCompletionChunk.model_validate(json.loads(line[6:]), strict=True)
+    ChatCompletion.model_validate(json.loads(whole), strict=True)
+    for line in again.split(b"\n\n"):
+        if line.startswith(b"data: {"):
+            ChatCompletionChunk.model_validate(json.loads(line[6:]), strict=True)
+    if b'"function_call": {' not in body:
+        assert joined_calls(again) == known["calls"]
+        if b'"message"' not in body:  # which may repeat calls
+            assert joined_calls(passed(body, stream=True)) == known["calls"]
     return known
+
+
+def joined_calls(stream: bytes) -> list[tuple[str, Any]]:
+    """The calls in a stream as SDKs join them: all texts of an index."""
+    calls: dict[int, list[str]] = {}
+    lines = [json.loads(line[6:]) for line in stream.split(b"\n\n") if line.startswith(b"data: {")]
+    for choice in (choice for made in lines for choice in made["choices"]):
+        for delta in choice["delta"].get("tool_calls") or ():
+            texts = calls.setdefault(delta["index"], ["", "", ""])
+            function = delta["function"]
+            for place, text in enumerate((delta.get("id"), function.get("name"), function.get("arguments"))):
+                texts[place] += text or ""
+    assert len({id for id, _, _ in calls.values() if id}) == len(calls), "each has an id of its own"
+    return [(name, json.loads(text or "{}")) for _, name, text in calls.values()]
 
 
 @pytest.mark.sampled(every=9)
@@ -141,6 +158,14 @@ ODD: Final[dict[str, tuple[list[dict[str, Any]], dict[str, Any]]]] = {
             )
         ],
         {"calls": [("now", {}), ("get", {"city": "Oslo"})]},
+    ),
+    "other arguments than objects": (
+        [chunk({"tool_calls": [call("now", [1], id="a"), call("get", 5, id="b")]}, "tool_calls")],
+        {"calls": [("now", [1]), ("get", 5)]},
+    ),
+    "an id and a name in each delta": (
+        [chunk({"tool_calls": [call("get", each, id="a", index=0)]}) for each in ('{"a"', ":1", "}")],
+        {"calls": [("get", {"a": 1})]},
     ),
     "calls of index 0": (
         [

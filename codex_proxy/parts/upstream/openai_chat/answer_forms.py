@@ -8,29 +8,39 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
+import msgspec
+
 from codex_proxy.core.json_values import object_at, objects_in, value_at, without_surrogates
 from codex_proxy.core.retries import FIRST_HALF, SECOND_HALF
 from codex_proxy.parts.upstream.openai_chat.answer import SaidText, texts_in
-from codex_proxy.parts.upstream.openai_chat.calls import Call, ToolCalls, arguments_in
+from codex_proxy.parts.upstream.openai_chat.calls import (
+    Call,
+    NewId,
+    Piece,
+    ToolCalls,
+    arguments_in,
+)
 
 _WHOLE_TEXTS: Final = frozenset({"role", "id", "type", "name"})
 """Fields whose texts never come in pieces: the first counts."""
 
 
-def chunks_of(answer: dict[str, Any], *, wants_usage: bool) -> Iterator[dict[str, Any]]:
+def chunks_of(answer: dict[str, Any], *, wants_usage: bool, new_id: NewId) -> Iterator[dict[str, Any]]:
     """Yields a chunk with all choices and, if `wants_usage`, one with the usage."""
     head = {name: value for name, value in answer.items() if name not in ("choices", "usage")}
     head["object"] = "chat.completion.chunk"
-    said = [_as_delta(place, choice) for place, choice in enumerate(objects_in(answer.get("choices")))]
+    said = [
+        _as_delta(place, choice, new_id) for place, choice in enumerate(objects_in(answer.get("choices")))
+    ]
     yield {**head, "choices": said}
     usage = answer.get("usage")
     if wants_usage and usage is not None:
         yield {**head, "choices": [], "usage": usage}
 
 
-def sound_answer(answer: dict[str, Any]) -> dict[str, Any]:
+def sound_answer(answer: dict[str, Any], new_id: NewId) -> dict[str, Any]:
     """Returns a whole answer itself if SDKs can read it; else one whose choices each have an index and a message of
-    texts.
+    texts, and calls with ids.
     """
     given = answer["choices"]
     for choice in given:  # without further calls: most answers are sound
@@ -50,7 +60,7 @@ def sound_answer(answer: dict[str, Any]) -> dict[str, Any]:
     for place, choice in enumerate(objects_in(given)):
         message = _with_texts(object_at(choice, "message") or object_at(choice, "delta"))
         said = {name: value for name, value in choice.items() if name != "delta"}
-        message = {"role": "assistant", "content": None, **message}
+        message = _with_ids({"role": "assistant", "content": None, **message}, new_id)
         choices.append({**said, "index": _index_of(choice, place), "message": message})
     return answer if choices == given else {**answer, "choices": choices}
 
@@ -99,15 +109,91 @@ class SaidMessage:
         return indexed
 
 
-def sound_chunk(chunk: dict[str, Any], messages: dict[int, SaidMessage] | None) -> dict[str, Any]:
+class PassedCalls:
+    """The calls of a choice of a stream, as SDKs join them: by index, with all texts of an id and a name."""
+
+    def __init__(self, new_id: NewId) -> None:
+        self._new_id = new_id
+        self._calls = ToolCalls(new_id, ())
+        self._places: dict[Call, int] = {}
+        self._ids: set[str] = set()
+        self._begun: set[Call] = set()
+        """The calls whose id was sent."""
+        self._named: set[Call] = set()
+
+    def mended(self, entries: list[Any]) -> list[dict[str, Any]]:
+        """Returns the next entries of `tool_calls`, each with the index of its call; its first has an id and a type,
+        and only one has its name.
+        """
+        fed: set[Call] = set()
+        told: list[dict[str, Any]] = []
+        for entry in entries:
+            if (piece := self._calls.feed(entry, beside=fed)) is not None:
+                fed.add(piece.call)
+                told.append(self._entry(entry, piece))
+        return told
+
+    def _entry(self, entry: dict[str, Any], piece: Piece) -> dict[str, Any]:
+        call = piece.call
+        told = {**entry, "index": self._places.setdefault(call, len(self._places))}
+        if call not in self._begun and (call.name or entry.get("id")):
+            self._begun.add(call)
+            told = _with_id(told, self._ids, self._new_id)
+        elif told.get("id"):
+            del told["id"]
+        if isinstance(function := entry.get("function"), dict):
+            function = _with_arguments(function)
+            if function.get("name") and call in self._named:
+                function = {name: value for name, value in function.items() if name != "name"}
+            elif call.name:
+                self._named.add(call)
+            told["function"] = function
+        return told
+
+
+def _with_id(call: dict[str, Any], taken: set[str], new_id: NewId) -> dict[str, Any]:
+    """Returns a call with an id that is not among the `taken` ones, which it is added to, and a type."""
+    id = call.get("id")
+    if not isinstance(id, str) or not id or id in taken:
+        call = {**call, "id": (id := new_id("call_"))}
+    taken.add(id)
+    return call if call.get("type") or "custom" in call else {**call, "type": "function"}
+
+
+def _with_ids(message: dict[str, Any], new_id: NewId) -> dict[str, Any]:
+    """Returns a whole message whose calls each have an id of their own."""
+    if not isinstance(message.get("tool_calls"), list):
+        return message
+    taken: set[str] = set()
+    calls = [_with_id(call, taken, new_id) for call in objects_in(message["tool_calls"])]
+    return {**message, "tool_calls": calls}
+
+
+class SaidSoFar(msgspec.Struct):
+    """What a stream has said, by choice."""
+
+    new_id: NewId
+    messages: dict[int, SaidMessage] = {}
+    """Of a stream with messages in place of deltas."""
+    calls: dict[int, PassedCalls] = {}
+
+
+def sound_chunk(chunk: dict[str, Any], said: SaidSoFar, *, has_deltas: bool) -> dict[str, Any]:
     """Returns the chunk itself if SDKs can read it; else one with a list of `choices`, each with an index and a delta
-    of texts, and beside these with the texts `id` and `object`. `messages`: what was said so far, by choice, of a
-    stream with messages in place of deltas; None once a delta has come: then a message only repeats them.
+    of texts, and beside these with the texts `id` and `object`. `has_deltas`: whether a delta has come,
+    which messages then only repeat.
     """
+    messages = None if has_deltas else said.messages
     choices = [
         _sound_choice(place, choice, messages)
         for place, choice in enumerate(objects_in(chunk.get("choices")))
     ]
+    for choice in choices:
+        entries = choice["delta"].get("tool_calls")
+        if isinstance(entries, list) and entries:
+            if (calls := said.calls.get(choice["index"])) is None:
+                calls = said.calls[choice["index"]] = PassedCalls(said.new_id)
+            choice["delta"] = {**choice["delta"], "tool_calls": calls.mended(entries)}
     sound = {**chunk, "choices": choices}
     if choices and not isinstance(chunk.get("id"), str):
         sound["id"] = str(chunk.get("id") or "")
@@ -145,7 +231,8 @@ def _has_message(choice: dict[str, Any], *, has_deltas: bool) -> bool:
 class WholeAnswer:
     """Joins chunks to an answer. `add` may change its chunks."""
 
-    def __init__(self) -> None:
+    def __init__(self, new_id: NewId) -> None:
+        self._new_id = new_id
         self._fields: dict[str, Any] = {}
         self._choices: dict[int, _Choice] = {}
 
@@ -166,7 +253,7 @@ class WholeAnswer:
 
     def whole(self) -> dict[str, Any]:
         """Returns the joined answer. May be called once."""
-        choices = [choice.whole() for _, choice in sorted(self._choices.items())]
+        choices = [choice.whole(self._new_id) for _, choice in sorted(self._choices.items())]
         return {**self._fields, "object": "chat.completion", "choices": choices}
 
 
@@ -194,9 +281,10 @@ class _Choice:
             elif name not in ("index", "delta", "message") and (value or not self._fields.get(name)):
                 self._fields[name] = value
 
-    def whole(self) -> dict[str, Any]:
+    def whole(self, new_id: NewId) -> dict[str, Any]:
         self._join_texts()
         message = _with_one_form_of_calls({"role": "assistant", "content": None, **self._message})
+        message = _with_ids(message, new_id)
         return {**self._fields, "message": message} | _finish_of(self._fields, message)
 
     def _add_message(self, message: dict[str, Any], *, is_last: bool) -> None:
@@ -258,8 +346,8 @@ class _Choice:
                 into[name] = str(text)
 
 
-def _as_delta(place: int, choice: dict[str, Any]) -> dict[str, Any]:
-    delta = _delta_in(choice)
+def _as_delta(place: int, choice: dict[str, Any], new_id: NewId) -> dict[str, Any]:
+    delta = _with_ids(_delta_in(choice), new_id)
     said = {name: value for name, value in choice.items() if name != "message"}
     return {**said, "index": _index_of(choice, place), "delta": delta} | _finish_of(choice, delta)
 
@@ -318,7 +406,9 @@ def _with_one_form_of_calls(message: dict[str, Any]) -> dict[str, Any]:
 
 def _with_arguments(function: dict[str, Any]) -> dict[str, Any]:
     given = function.get("arguments")
-    return {**function, "arguments": arguments_in(given)} if isinstance(given, dict) else function
+    if given is None or isinstance(given, str):
+        return function
+    return {**function, "arguments": arguments_in(given)}
 
 
 MAX_HALVES: Final = 100

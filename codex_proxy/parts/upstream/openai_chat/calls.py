@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Container, Hashable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -15,6 +15,10 @@ from codex_proxy.agents.shared.conversions import CustomInput, FunctionArguments
 from codex_proxy.core.items import provider_fields
 from codex_proxy.core.json_values import canonical_json, object_at, text_at
 from codex_proxy.parts.upstream.stream import is_json
+
+NewId: TypeAlias = Callable[[str], str]
+"""Returns a new id that begins with the prefix given."""
+
 
 MAX_ID_CHARS: Final = 64
 """The longest id that OpenAI accepts."""
@@ -194,7 +198,7 @@ class ToolCalls:
 
 
 def arguments_in(value: Any) -> str:
-    """Returns arguments as a text, which some servers send as an object."""
-    if isinstance(value, dict):
+    """Returns arguments as a text, which some servers send as an object, or models as another JSON value."""
+    if isinstance(value, dict) or (value and not isinstance(value, str)):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return text_at(value)

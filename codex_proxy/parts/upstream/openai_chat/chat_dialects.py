@@ -258,6 +258,7 @@ class ForwardedTurn(ExchangeTurn[PassThrough]):
             wants_usage=request.include_usage,
             model_shown=named,
             several=bytes(request.fields.get("n", b"1")) not in (b"1", b"null"),
+            new_id=self._context.new_id,
         )
 
     def _request(self) -> bytes:

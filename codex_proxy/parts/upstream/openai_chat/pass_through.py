@@ -17,13 +17,14 @@ from codex_proxy.core.events import Usage
 from codex_proxy.core.json_values import encode_json, object_at, objects_in
 from codex_proxy.parts.upstream.openai_chat.answer import usage_in
 from codex_proxy.parts.upstream.openai_chat.answer_forms import (
-    SaidMessage,
+    SaidSoFar,
     SplitPairs,
     WholeAnswer,
     chunks_of,
     sound_answer,
     sound_chunk,
 )
+from codex_proxy.parts.upstream.openai_chat.calls import NewId
 from codex_proxy.parts.upstream.stream import (
     BOM,
     MAX_LINE_BYTES,
@@ -64,6 +65,7 @@ _SPELLINGS: Final = (
 )
 _OUTPUT: Final = re.compile(rb'"(?:content|text|refusal|name|arguments)"\s*:\s*"[^"]|"audio"\s*:\s*\{')
 """Matches what begins output in a chunk (text, refusal, call or audio): in a model's text quotes have a backslash."""
+_CALLS: Final = re.compile(rb'"tool_calls"\s*:\s*\[\s*[^\s\]]')
 _CHOICE_INDEX: Final = re.compile(rb'"choices": ?\[\{"index": ?(\d{1,9}),')
 _MODEL: Final = re.compile(rb'"model"\s*:\s*"[^"\\]*"')
 _BLANK_LINES: Final = re.compile(rb"\n\r?\n[\r\n]*")
@@ -84,11 +86,13 @@ class PassThrough:
         stream: bool,
         wants_usage: bool,
         model_shown: str | None = None,
+        new_id: NewId,
         several: bool = False,
         max_event: int = MAX_LINE_BYTES,
     ) -> None:
         """`stream`, `wants_usage`: what the client asked for. `model_shown` replaces the upstream's name of the model.
-        `several`: whether the client wants several choices, each of which has to end.
+        `new_id` makes ids of calls that have none. `several`: whether the client wants several choices, each of which
+        has to end.
         `max_event`: maximum bytes of an event, of a JSON object, and of what comes without content.
         """
         self.done = False
@@ -131,13 +135,10 @@ class PassThrough:
         """The same with the name of the model that is shown, if that is another."""
         self._is_odd = self._is_strange = False
         """Whether chunks came that had to be changed so that SDKs can read them; whether a line is no event's."""
-        self._whole = WholeAnswer()
-        """A stream that is converted to one object."""
-        self._messages: dict[int, SaidMessage] = {}
-        """What was said so far by a stream with messages in place of deltas."""
+        self._said = SaidSoFar(new_id)
         self._pairs = SplitPairs()
-        self._kept = 0
-        """The bytes kept of that stream."""
+        self._whole, self._kept = WholeAnswer(new_id), 0
+        """A stream that is converted to one object, and the bytes kept of it."""
 
     @property
     def is_over(self) -> bool:
@@ -219,6 +220,8 @@ class PassThrough:
     def _pass_undecoded(self, block: bytes) -> bytes:
         """Returns what to send of a block that is only deltas, and counts them; nothing if it has to be decoded."""
         if not (self._stream and self.begun) or self._held or self._is_odd:
+            return b""
+        if b'"tool_calls"' in block and _CALLS.search(block):
             return b""
         count = self._count_similar_deltas(block) or self._count_plain_deltas(block)
         if not count or self._pairs.halves or (_BACKSLASH in block and has_halves(block)):
@@ -351,8 +354,7 @@ class PassThrough:
             return  # a ping, or something else that clients do not know
         if self._pairs.halves or has_halves(whole):
             chunk = self._pairs.mend(chunk, has_deltas=self._has_deltas)
-        messages = None if self._has_deltas else self._messages
-        if self._stream and (sound := sound_chunk(chunk, messages)) is not chunk:
+        if self._stream and (sound := self._sound(chunk)) is not chunk:
             # The following ones of such a server have to be looked at, too.
             chunk, self._is_odd = sound, True
         changed = self._replacement_of(chunk)
@@ -373,13 +375,16 @@ class PassThrough:
     @property
     def _has_deltas(self) -> bool:
         """Whether deltas have come, which a message then only repeats."""
-        return self.begun and not self._messages if self._stream else self._whole.has_deltas
+        return self.begun and not self._said.messages if self._stream else self._whole.has_deltas
+
+    def _sound(self, chunk: dict[str, Any]) -> dict[str, Any]:
+        return sound_chunk(chunk, self._said, has_deltas=self._has_deltas)
 
     def _unsent(self) -> Iterator[bytes]:
         """Yields what is held back at the end."""
         yield from self._held
         if (rest := self._pairs.rest()) is not None:
-            yield b"data: " + encode_json(rest) + b"\n\n"
+            yield b"data: " + encode_json(self._sound(rest)) + b"\n\n"
 
     def _release_with(self, data: bytes) -> Iterator[bytes]:
         """Yields the held-back bytes, then `data`. Before the first content, holds `data` back, too."""
@@ -408,7 +413,7 @@ class PassThrough:
     def _keep(self, chunk: dict[str, Any], size: int) -> None:
         self._kept += size
         if self._kept > self._max_event:
-            self._whole = WholeAnswer()
+            self._whole = WholeAnswer(self._said.new_id)
             self.fault = StreamEvent("too_long")
         else:
             self._whole.add(chunk)
@@ -458,10 +463,11 @@ class PassThrough:
             return b""
         if self._stream:
             named = {} if self._model_shown is None else {"model": self._model_shown}
-            chunks = chunks_of({**event.value, **named}, wants_usage=self._wants_usage)
+            answer = {**event.value, **named}
+            chunks = chunks_of(answer, wants_usage=self._wants_usage, new_id=self._said.new_id)
             return b"".join(b"data: " + encode_json(chunk) + b"\n\n" for chunk in chunks) + DONE
         name = self._model_shown if "model" in event.value else None
-        sound = sound_answer(event.value)
+        sound = sound_answer(event.value, self._said.new_id)
         if event.is_lenient or sound is not event.value:
             return encode_json(sound if name is None else sound | {"model": name})
         return body if name is None else _with_model(body, name)
