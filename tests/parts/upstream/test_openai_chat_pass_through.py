@@ -367,7 +367,7 @@ def test_calls_that_come_in_messages_of_their_own_are_apart(stream: bool) -> Non
 
 def calls_passed_on(body: bytes, *, stream: bool) -> list[dict[str, str]]:
     """The functions of the calls that an SDK reads."""
-    out = passed_bytes(PassThrough(stream=stream, wants_usage=True), [body])
+    out = passed_bytes(new_pass_through(stream=stream, wants_usage=True), [body])
     if not stream:
         (choice,) = ChatCompletion.model_validate(json.loads(out), strict=True).choices
         return [each["function"] for each in choice.message.model_dump()["tool_calls"]]

@@ -71,7 +71,6 @@ class SaidMessage:
     def __init__(self) -> None:
         self._text = SaidText()
         self._calls = ToolCalls(lambda _: "", ())
-        self._indexes: dict[Call, int] = {}
         self._fields: set[str] = set()
         """The names of fields that were not empty."""
 
@@ -85,8 +84,10 @@ class SaidMessage:
             delta = self._new_in(message, calls)
         if isinstance(delta.get("content"), str):
             self._text.add(delta["content"])
-        if calls := list(objects_in(delta.get("tool_calls"))):
-            delta = delta | {"tool_calls": self._indexed(calls)}
+        fed: set[Call] = set()
+        for call in objects_in(delta.get("tool_calls")):
+            if (piece := self._calls.feed(call, beside=fed)) is not None:
+                fed.add(piece.call)
         self._fields.update(name for name, value in delta.items() if value)
         return delta
 
@@ -96,17 +97,6 @@ class SaidMessage:
         if "tool_calls" in self._fields and calls[len(self._calls.all) :]:
             new["tool_calls"] = calls[len(self._calls.all) :]
         return new
-
-    def _indexed(self, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Returns calls, each with the index of the one that it begins or continues."""
-        indexed, fed = [], set[Call]()
-        for call in calls:
-            piece = self._calls.feed(call, beside=fed)
-            if piece is not None:
-                fed.add(piece.call)
-                index = self._indexes.setdefault(piece.call, len(self._indexes))
-                indexed.append({**call, "index": index})
-        return indexed
 
 
 class PassedCalls:
