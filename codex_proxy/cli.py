@@ -16,7 +16,7 @@ import click
 
 from codex_proxy import __version__
 from codex_proxy.commands.lean_imports import import_aiohttp, import_structlog
-from codex_proxy.core.faults import UserError, lack_of
+from codex_proxy.core.faults import UserError, shortage_of
 from codex_proxy.core.shown_text import escape_json, escape_lines
 from codex_proxy.parts import absent_part_text, absent_parts, declared
 from codex_proxy.settings.flags import (
@@ -48,8 +48,8 @@ class _Commands(click.Group):
 
                 if is_folder_removed():
                     raise click.ClickException(FOLDER_REMOVED) from error
-            if lack := lack_of(error):
-                raise click.ClickException(f"cannot run: {lack}.") from error
+            if shortage := shortage_of(error):
+                raise click.ClickException(f"cannot run: {shortage}.") from error
             if not isinstance(error, OSError) or not error.strerror or error.errno == errno.EPIPE:
                 raise  # a reader that has left is no error: click ends the program
             place = f"{error.filename}: " if error.filename else ""

@@ -119,7 +119,7 @@ UNFORESEEN = Failure(
 """The failure of a turn that ends by a bug of this server."""
 
 
-_LACK_BY_ERRNO: Final = {
+_SHORTAGE_BY_ERRNO: Final = {
     errno.EAGAIN: "the limit of processes is reached; stop some or raise it (ulimit -u)",
     errno.ENOMEM: "there is not enough memory; stop other programs or serve fewer requests at once",
     errno.EMFILE: "too many open files; raise the limit (ulimit -n) or serve fewer requests at once",
@@ -127,13 +127,15 @@ _LACK_BY_ERRNO: Final = {
 }
 
 
-def lack_of(error: BaseException | None) -> str:
-    """Returns what a busy machine lacked, and what to do; empty for none, or one with another cause."""
+def shortage_of(error: BaseException | None) -> str:
+    """Returns a sentence on what the machine lacked (memory, processes, open files) when `error` was raised,
+    and what to do; empty if `error` is None or has another cause.
+    """
     if isinstance(error, MemoryError):
-        return _LACK_BY_ERRNO[errno.ENOMEM]
+        return _SHORTAGE_BY_ERRNO[errno.ENOMEM]
     if isinstance(error, RuntimeError) and str(error) == "can't start new thread":
-        return _LACK_BY_ERRNO[errno.EAGAIN]
-    return _LACK_BY_ERRNO.get(error.errno or 0, "") if isinstance(error, OSError) else ""
+        return _SHORTAGE_BY_ERRNO[errno.EAGAIN]
+    return _SHORTAGE_BY_ERRNO.get(error.errno or 0, "") if isinstance(error, OSError) else ""
 
 
 class UserError(Exception):

@@ -153,7 +153,7 @@ def _key_of(name: str, table: Any) -> Key:
 
 
 def table_of(key: Key) -> Mapping[str, Any]:
-    """Returns a key as its table, without the name and defaults."""
+    """Returns a key as its table in a TOML file, without its name, which is the table's, and without default values."""
     table: dict[str, Any] = msgspec.to_builtins(key)
     return {
         field: list(value) if isinstance(value, tuple) else value

@@ -130,7 +130,7 @@ class MaxTokens:
                 limit = self._limits.get(choice)
                 if limit is None:
                     limit = self._limits[choice] = TokenLimit(self._tokens)
-                room = limit.room_in(event.text)
+                room = limit.take_delta(event.text)
                 if room is not None:
                     self.hit = True
                     if room:

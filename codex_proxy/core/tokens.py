@@ -95,9 +95,9 @@ class TokenLimit:
         self._tail = ""
         """The end of the text, whose token count may still change."""
 
-    def room_in(self, text: str) -> int | None:
-        """Takes the next delta. Returns None if all of it fits into the limit; for the first that does not, how many
-        of its characters fit.
+    def take_delta(self, text: str) -> int | None:
+        """Takes the next delta of the text. Returns None while the whole text fits into the limit; for the first delta
+        that does not, the number of its characters that fit.
         """
         before, counted = len(self._tail), 0
         self._tail += text

@@ -13,7 +13,7 @@ import structlog
 from aiohttp import web
 from pydantic import BaseModel
 
-from codex_proxy.core.faults import UNFORESEEN, Failure, FaultKind, lack_of
+from codex_proxy.core.faults import UNFORESEEN, Failure, FaultKind, shortage_of
 from codex_proxy.core.json_values import encode_json
 from codex_proxy.core.own_errors import trace_of
 from codex_proxy.parts import absent_part, absent_part_text
@@ -306,7 +306,7 @@ def log_unforeseen(error: BaseException) -> Failure:
     """Logs type and place of an error, whose message may quote the request. Returns the request's failure: UNAVAILABLE
     if the machine lacked something, else `UNFORESEEN`.
     """
-    lack = lack_of(error)
+    lack = shortage_of(error)
     log.error("internal_error", **trace_of(error), **({"lack": lack} if lack else {}))
     return Failure(FaultKind.UNAVAILABLE, f"The server cannot do this now: {lack}.") if lack else UNFORESEEN
 

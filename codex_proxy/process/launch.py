@@ -16,7 +16,7 @@ from typing import Protocol
 
 import msgspec
 
-from codex_proxy.core.faults import Failure, Fault, FaultKind, lack_of
+from codex_proxy.core.faults import Failure, Fault, FaultKind, shortage_of
 
 WARDEN = str(Path(__file__).with_name("warden.py"))
 FOLDER_REMOVED = "the current folder was removed. Start in another one."
@@ -141,8 +141,10 @@ def start_errors(program: str) -> Iterator[None]:
     try:
         yield
     except OSError as fault:
-        lack = lack_of(fault)
-        raise SpawnError(program, lack or os.strerror(fault.errno or 0), temporary=bool(lack)) from fault
+        shortage = shortage_of(fault)
+        raise SpawnError(
+            program, shortage or os.strerror(fault.errno or 0), temporary=bool(shortage)
+        ) from fault
     except ValueError as fault:  # a NUL byte, or text that the file system's encoding cannot hold
         raise SpawnError(program, f"{fault} in its arguments or environment") from fault
 

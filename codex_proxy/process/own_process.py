@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import structlog
 
-from codex_proxy.core.faults import lack_of
+from codex_proxy.core.faults import shortage_of
 from codex_proxy.process.warden import (
     PR_SET_CHILD_SUBREAPER,
     SPAWNER_NAME,
@@ -133,12 +133,12 @@ class EventLoop(asyncio.SelectorEventLoop):
         """Logs at most once a minute that connections cannot be accepted: asyncio reports the same error for each
         connection that may be waiting, a hundred times. Other errors are handled as usual.
         """
-        lack = lack_of(context.get("exception"))
-        if not lack or "socket" not in context:
+        shortage = shortage_of(context.get("exception"))
+        if not shortage or "socket" not in context:
             super().call_exception_handler(context)
         elif self.time() - self._complained_at >= COMPLAINT_SECONDS:
             self._complained_at = self.time()
-            log.error("connections_not_accepted", reason=lack)
+            log.error("connections_not_accepted", reason=shortage)
 
     async def getaddrinfo(self, *where: Any, **how: Any) -> list[Any]:
         await self._lookups.acquire()

@@ -77,7 +77,7 @@ def text_within_limit(text: str, tokens: int, cuts: list[int]) -> str:
     limit = TokenLimit(tokens)
     out = ""
     for piece in pieces(text, cuts):
-        room = limit.room_in(piece)
+        room = limit.take_delta(piece)
         if room is not None:
             return out + piece[:room]
         out += piece
@@ -113,7 +113,7 @@ def test_a_cut_answer_counts_just_what_the_limit_says() -> None:
 def test_a_word_without_end_is_not_read_anew_with_every_piece() -> None:
     limit = TokenLimit(1000)
     given = 0
-    while (room := limit.room_in("a" * 10)) is None:
+    while (room := limit.take_delta("a" * 10)) is None:
         given += 10
     assert 0 <= room <= 10
     assert estimate_tokens("a" * given) == pytest.approx(1000, rel=0.02)
@@ -165,5 +165,5 @@ def test_a_text_of_a_million_characters_is_counted_by_its_beginning(
 
     monkeypatch.setattr("codex_proxy.core.tokens._PIECE", Counted())
     limit = TokenLimit(900_000)
-    limit.room_in(text * (1_000_000 // len(text)))
+    limit.take_delta(text * (1_000_000 // len(text)))
     assert 0 < read < 64 * 1024
