@@ -160,7 +160,7 @@ class BackgroundResponse(RunningResponse):
         size = 0
         while True:
             await cursor.wait()
-            await cursor.wait_for_end(until=self._next_write)
+            await cursor.wait_for_end_or_long_text(until=self._next_write)
             events, ended = self._take(cursor)
             await self._render(events)
             frames = self._renderer.take_frames()

@@ -320,7 +320,7 @@ class StoredLog:
 
     @property
     def rendered(self) -> ResponsesRenderer | None:
-        """The renderer of what was read."""
+        """The renderer to which the rows that were read so far were replayed; None before the first."""
         return self._replay.renderer
 
     def read_unstored(self, rows: Sequence[Frame]) -> list[Frame]:

@@ -316,7 +316,7 @@ class Cursor:
         elif self._took_part:
             await asyncio.sleep(0)  # others are served first
 
-    async def wait_for_end(self, *, until: float) -> None:
+    async def wait_for_end_or_long_text(self, *, until: float) -> None:
         """Waits until the log has ended or has a long text, at most until a time of the event loop."""
         if self._log.ended or asyncio.get_running_loop().time() >= until:
             return

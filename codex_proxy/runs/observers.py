@@ -107,7 +107,7 @@ def note_model_asked(name: str) -> None:
 
 
 def note_session_turn(id: str) -> None:
-    """Notes the session's turn to which the turns belong that start in this context."""
+    """Sets the id of the session's turn for all agent turns that start in this context (of `contextvars`)."""
     TURN_ORIGIN.set(msgspec.structs.replace(TURN_ORIGIN.get(), session_turn=id))
 
 

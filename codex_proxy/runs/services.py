@@ -40,7 +40,7 @@ from codex_proxy.runs.idle_sessions import (
     item_digests,
     session_key,
 )
-from codex_proxy.runs.time_and_tokens import AddedTokens
+from codex_proxy.runs.time_and_tokens import TokensAddedByAgents
 from codex_proxy.runs.whole_history import Replay, WholeHistory
 from codex_proxy.tools.attempt import Attempt
 from codex_proxy.tools.replay import RememberedTurn, keys_of, restore_items, visible_calls
@@ -63,7 +63,7 @@ class RunServices:
         self.idle_sessions = IdleSessions(idle_limits, asyncio.get_running_loop)
         self.memory: StepMemory = RamStepMemory(StepMemorySettings(), time.time)
         self.checks = SchemaChecks()
-        self.added_tokens = AddedTokens()
+        self.added_tokens = TokensAddedByAgents()
         self.stopping = asyncio.Event()
         """Set when the server begins to stop: no session is kept from then on."""
         self._tasks: set[asyncio.Task[None]] = set()

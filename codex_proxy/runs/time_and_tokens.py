@@ -137,7 +137,7 @@ MAX_CHARS: Final = 2000
 _CUT_ENDS: Final = frozenset({Stop.LENGTH, Stop.INTERRUPTED, Stop.CONTENT_FILTER})
 
 
-class AddedTokens:
+class TokensAddedByAgents:
     """The tokens that agents add to a request, such as their own instructions and tools: for each agent and mode, as of
     the newest turn that showed it. They say nothing of a client, since the text of the request is subtracted.
     """
@@ -191,7 +191,7 @@ def _count_reports(events: Sequence[Event]) -> int:
 class TurnUsage:
     """The tokens of all attempts: the client pays for a discarded one too."""
 
-    def __init__(self, turn: Turn, agent: str, added: AddedTokens) -> None:
+    def __init__(self, turn: Turn, agent: str, added: TokensAddedByAgents) -> None:
         self._turn, self._agent, self._added = turn, agent, added
         self._before = Usage()
         """The tokens of a discarded first attempt."""

@@ -6,7 +6,7 @@ from codex_proxy.core.events import Stop, TextDelta, TurnEnded, TurnStarted, Usa
 from codex_proxy.core.items import HistoryMessage, TextPart
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
-from codex_proxy.runs.time_and_tokens import AddedTokens, TurnUsage
+from codex_proxy.runs.time_and_tokens import TokensAddedByAgents, TurnUsage
 
 CUT = TurnEnded(Stop.INTERRUPTED)
 
@@ -16,8 +16,8 @@ def turn(max_tokens: int | None = None) -> Turn:
     return Turn(model="m", history=history, mode="model", max_tokens=max_tokens)
 
 
-def learned() -> AddedTokens:
-    added = AddedTokens()
+def learned() -> TokensAddedByAgents:
+    added = TokensAddedByAgents()
     added.learn(turn(), "agent", 5000)
     return added
 

@@ -525,7 +525,7 @@ class LiveSession:
             while True:
                 await cursor.wait()
                 if self.commits.followed:  # for each message is a write
-                    await cursor.wait_for_end(until=self.commits.next_message)
+                    await cursor.wait_for_end_or_long_text(until=self.commits.next_message)
                 events = cursor.take()
                 tokens.add(events)
                 ended = events[-1] if events and isinstance(events[-1], TurnEnded) else None
