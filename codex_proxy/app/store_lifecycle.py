@@ -159,12 +159,12 @@ def _class_of(address: str) -> SharedStore:
 
 
 async def inspect_store(settings: Settings, *, in_use: bool = False) -> tuple[Key, ...]:
-    """Returns the keys in the store, and changes nothing. Raises `UserError` if `open_store_lifecycle` would; with
+    """Returns the API keys in the store, and changes nothing. Raises `UserError` if `open_store_lifecycle` would; with
     `in_use` a server may use the store. A file that does not exist, or is in memory, has no keys.
     """
     with _errors_for_users():
         if settings.in_database:
-            return await _class_of(settings.store).inspect(settings.store)
+            return await _class_of(settings.store).read_keys(settings.store)
         if settings.in_file and settings.store_file.exists():
             from codex_proxy.store.sqlite.opening import inspect_file
 

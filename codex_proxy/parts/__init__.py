@@ -62,7 +62,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     """The types of tools in requests that it serves."""
     stores: Mapping[str, str] = {}
     """Its stores that several servers may use: the class for each scheme of an address. It has the functions `open` and
-    `inspect` of `SharedStore` (`codex_proxy.store.store`).
+    `read_keys` of `SharedStore` (`codex_proxy.store.store`).
     """
     extra: str = ""
     """The extra of this project with the packages that its stores need."""

@@ -53,8 +53,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     responses: int = 0
 
 
-class Changes:
-    """The changes of one stored object, for any number of watches. Whoever learns of one calls `report`."""
+class ChangeSignal:
+    """Tells any number of watches that one stored object has changed. Whoever learns of a change calls `report`."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -67,9 +67,9 @@ class Changes:
 
 
 class Watch:
-    """Waits for changes of one object."""
+    """Waits for changes of one stored object."""
 
-    def __init__(self, changes: Changes) -> None:
+    def __init__(self, changes: ChangeSignal) -> None:
         self._changes = changes
         self._seen = changes.count
 
@@ -188,7 +188,7 @@ class SingleNodeLeases:
         return ConversationLease(self._conversations.release, (owner, id))
 
     def watch(self, id: str) -> Watch:
-        return Watch(Changes())
+        return Watch(ChangeSignal())
 
     async def announce(self, node: Node) -> None:
         self._nodes = [msgspec.structs.replace(node, id="node_1")]

@@ -65,8 +65,8 @@ class SharedStore(Protocol):
 
     async def open(self, url: str, **options: Unpack[StoreOptions]) -> Store: ...
 
-    async def inspect(self, url: str) -> tuple[Key, ...]:
-        """Returns the keys in the store, and changes nothing. Raises what `open` would raise."""
+    async def read_keys(self, url: str) -> tuple[Key, ...]:
+        """Returns the API keys in the store, and changes nothing. Raises what `open` would raise."""
 
 
 class StoreOptions(TypedDict, total=False):

@@ -24,7 +24,7 @@ from codex_proxy.parts.machines.postgresql.record_leases import LEASED, Postgres
 from codex_proxy.store.leases import (
     LEASE_SECONDS,
     RENEW_SECONDS,
-    Changes,
+    ChangeSignal,
     ConversationLease,
     ConversationLocks,
     Key,
@@ -213,7 +213,7 @@ class PostgresLeases:
         """The numbers of the rows of the conversations that this node holds, or tries to hold."""
         self._locks = ConversationLocks()
         self._leaving: set[asyncio.Task[None]] = set()
-        self._changes: WeakValueDictionary[str, Changes] = WeakValueDictionary()
+        self._changes: WeakValueDictionary[str, ChangeSignal] = WeakValueDictionary()
 
     async def claim_responses(self, limit: int) -> list[ResponseLease]:
         rows = await self._database.write(_CLAIM, self.id, limit)
@@ -295,7 +295,7 @@ class PostgresLeases:
     def watch(self, id: str) -> Watch:
         changes = self._changes.get(id)
         if changes is None:
-            changes = self._changes[id] = Changes()
+            changes = self._changes[id] = ChangeSignal()
         return Watch(changes)
 
     def hold(self, id: str) -> None:

@@ -133,8 +133,8 @@ class PostgresStore(PostgresResponses, PostgresConversations, PostgresRecords):
         self.team = PostgresTeam(database)
 
     @classmethod
-    async def inspect(cls, url: str) -> tuple[Key, ...]:
-        """Returns the keys in a database, and changes nothing. Raises what `open` would raise."""
+    async def read_keys(cls, url: str) -> tuple[Key, ...]:
+        """Returns the API keys in a database, and changes nothing. Raises what `open` would raise."""
         database = await Database.open(url)
         try:
             async with database.transaction() as connection:
