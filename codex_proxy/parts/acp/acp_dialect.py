@@ -128,12 +128,12 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
         return bool(self.program.preset.tested_release)
 
     @property
-    def awaits_prompt(self) -> bool:
+    def is_reusable(self) -> bool:
         return self._state is TurnState.REUSABLE
 
     @property
     def reopen_id(self) -> str:
-        return self.session if self.awaits_prompt and self.program.reopen_method else ""
+        return self.session if self.is_reusable and self.program.reopen_method else ""
 
     @property
     def lost(self) -> bool:
@@ -179,7 +179,7 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[RequestId, Any]]):
                 if is_update and update is not None and update.session_update:
                     if active:
                         self._read_update(update)
-                    elif self.awaits_prompt and not self._reader.note_late_text(update):
+                    elif self.is_reusable and not self._reader.note_late_text(update):
                         self._change(TurnChange.ENDED_BADLY)
                     continue
                 self._handle(message)

@@ -32,8 +32,8 @@ def is_text(content: Any) -> bool:
 
 
 def text_of(content: Any) -> str:
-    """Returns a text as it is, of a resource its text, of anything with an address a Markdown link, and of the rest a
-    sentence; empty if there is no content.
+    """Returns a content block, or a list of them, as text: text and text resources as they are, a block with an address
+    as a Markdown link, any other as a sentence that names it. Returns an empty text if there is no content.
     """
     if isinstance(content, list):
         return "\n\n".join(text for each in content if (text := text_of(each)))

@@ -259,7 +259,7 @@ class AcpProcess(SharedProcess[AcpConnection]):
         if session is None or not session.can_resume:
             return False
         assert isinstance(session.transport, AcpTransport)
-        return not session.transport.dialect.awaits_prompt
+        return not session.transport.dialect.is_reusable
 
     def _refusal(self, fault: str) -> Failure:
         return Failure(FaultKind.SPAWN_FAILED, f"The agent cannot be used: {fault}.")

@@ -78,8 +78,10 @@ class MessageNames:
         if len(self._earlier) > MAX_EARLIER:
             del self._earlier[next(iter(self._earlier))]
 
-    def is_own(self, name: str) -> bool:
-        """Whether the message is of this turn; False if only what follows tells that."""
+    def is_of_this_turn(self, name: str) -> bool:
+        """Whether the message with the id `name` belongs to this turn; if so, notes it in `own`. False also if only
+        later updates can tell.
+        """
         if name in self._earlier and not self._given_again:
             return False
         self.own.add(name)
@@ -175,7 +177,7 @@ class UpdateReader:
         match update.session_update:
             case "agent_message_chunk" | "agent_thought_chunk":
                 name = update.message_id
-                if name is None or name in self._names.own or self._is_own(update, name):
+                if name is None or name in self._names.own or self._is_of_this_turn(update, name):
                     self._add_chunk(update)
             case "tool_call" | "tool_call_update":
                 self.add_call(update)
@@ -197,9 +199,9 @@ class UpdateReader:
             self._names.add_earlier(update.message_id)
         return not is_text or update.message_id is not None or not text_of(update.content)
 
-    def _is_own(self, update: Update, name: str) -> bool:
+    def _is_of_this_turn(self, update: Update, name: str) -> bool:
         """Whether a chunk is of this turn. If that is not known yet, the chunk is kept."""
-        if self._names.is_own(name):
+        if self._names.is_of_this_turn(name):
             if self._names.drop_doubtful():
                 self.events.append(Notice("late_text"))
             return True
