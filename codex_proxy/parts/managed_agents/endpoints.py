@@ -103,7 +103,9 @@ _IDS: Final = {
 def endpoint(
     route: str, handler: Handler, answer: AnswerType, *, kind: Kind = "stored", **more: Any
 ) -> Endpoint:
-    """Returns an endpoint of the API."""
+    """Returns an endpoint of the Managed Agents API. `route` is its path without `/v1`; `more` are further fields of
+    `Endpoint`.
+    """
     ids = {name: text for name, text in _IDS.items() if f"{{{name}}}" in route}
     return Endpoint(
         route, handler, answer, chapter="Managed Agents", kind=kind, errors="messages", ids=ids, **more

@@ -26,7 +26,7 @@ from codex_proxy.parts.sessions.stream import (
     EncodedEvent,
     EventReader,
     LoggedNow,
-    PieceOfThread,
+    SubagentEvent,
 )
 
 PREVIEWS: Final = ("agent.message", "agent.thinking")
@@ -34,7 +34,7 @@ PING: Final = b'event: ping\ndata: {"type": "ping"}\n\n'
 PING_SECONDS: Final = 10.0
 
 _logged: Final = msgspec.json.Decoder(LoggedNow)
-_piece: Final = msgspec.json.Decoder(PieceOfThread)
+_piece: Final = msgspec.json.Decoder(SubagentEvent)
 
 
 class ManagedReader(EventReader):

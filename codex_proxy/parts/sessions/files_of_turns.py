@@ -30,8 +30,8 @@ class FilesOfTurns(Protocol):
         """
 
     async def copy(self, owner: str, turns: Iterable[tuple[str, str]], folder: str | None) -> None:
-        """Keeps the files of turns also as those of their copies. Each turn is given with its copy. `folder`: where the
-        copies are, if that is another folder.
+        """Keeps the files of `turns` for copies of the turns, too, such as those in a fork. Each pair is the id of a
+        turn and that of its copy. `folder`: the folder of the copied turns; None: the same folder.
         """
 
 
@@ -72,9 +72,9 @@ FILES_OF_TURNS: Final = web.AppKey("files_of_turns", FilesOfTurns)
 
 
 def points_before(entries: Sequence[Entry], cut: int) -> list[Point]:
-    """Returns the moments whose files a fork may have that begins with the first `cut` entries, the best one first.
+    """Returns the points in time from which a fork with the first `cut` entries may take its files, the best one first.
 
-    What a turn has done up to one of its items is not known: within a turn the files are those before it.
+    Files are kept only before and after a whole turn. A fork that is cut within a turn gets the files from before it.
     """
     found = [Point(entries[cut].turn, "before")] if cut < len(entries) else []
     earlier = dict.fromkeys(entry.turn for entry in reversed(entries[:cut]))

@@ -44,8 +44,8 @@ Do = Callable[[str, str, Command], Awaitable[None]]
 """Does a command in the session with this owner and id. Raises `Fault`, and `HeldElsewhere`."""
 
 
-class Asking:
-    """A command that another server may have to do."""
+class ForwardedCommand:
+    """A command for a session, which is sent to the server that holds the session if that is another one."""
 
     def __init__(self, leases: Leases, asked: Asked) -> None:
         self.answer: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
@@ -112,13 +112,13 @@ class OtherServers:
         self._new_id = new_id
         self._do = do
         self._on_told = on_told
-        self._asking: dict[str, Asking] = {}
+        self._asking: dict[str, ForwardedCommand] = {}
         self._receiving = asyncio.Lock()
 
     @contextlib.contextmanager
-    def asking(self, owner: str, session: str, command: Command) -> Iterator[Asking]:
+    def asking(self, owner: str, session: str, command: Command) -> Iterator[ForwardedCommand]:
         id = self._new_id("ask_")
-        asking = Asking(self._leases, Asked(id, self._leases.records.node, owner, session, command))
+        asking = ForwardedCommand(self._leases, Asked(id, self._leases.records.node, owner, session, command))
         self._asking[id] = asking
         try:
             yield asking

@@ -58,8 +58,8 @@ class Input(msgspec.Struct, frozen=True):
     digest: str
 
 
-class Gone(msgspec.Struct, frozen=True):
-    """A session that its owner has deleted: to delete it again is no error."""
+class DeletedSession(msgspec.Struct, frozen=True):
+    """What is kept of a session that its owner has deleted, so that deleting it again is no error."""
 
 
 class Kind(NamedTuple, Generic[T]):
@@ -87,7 +87,7 @@ LOG: Final = Kind("session_log", LogPage, "Log")
 CALL: Final = Kind("session_call", Call, "Call")
 ASK: Final = Kind("session_ask", Ask, "Approval request")
 INPUT: Final = Kind("session_input", Input, "Input")
-GONE: Final = Kind("deleted_session", Gone, "Session")
+GONE: Final = Kind("deleted_session", DeletedSession, "Session")
 
 
 def not_found(kind: Kind[T], id: str) -> Fault:
@@ -363,7 +363,9 @@ class SessionStore:
         self, owner: str, id: str, now: float, *, epoch: int | None, tell: bytes
     ) -> None:
         """Removes a session and everything of it, and remembers that it was there. Raises `Fault` as `write` does."""
-        gone = Record(kind=GONE.name, id=_gone_id(id), json=msgspec.json.encode(Gone()), created=now)
+        gone = Record(
+            kind=GONE.name, id=_gone_id(id), json=msgspec.json.encode(DeletedSession()), created=now
+        )
         await self.write(owner, [gone], require=SESSION.key(id), epoch=epoch, tell=tell)
         await self.delete(owner, SESSION, id)
 

@@ -109,10 +109,10 @@ def folder_environment(session: str, folder: str, remote_url: str = "") -> dict[
 
 
 class ItemStorage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the items of a session take in the store."""
+    """The space that the items of a session take in the store."""
 
     size: int = 0
-    """Their bytes, with those of their images."""
+    """Their size in bytes, with that of their images."""
     images: tuple[str, ...] = ()
     """The ids of the images that were stored last."""
 

@@ -36,7 +36,7 @@ EncodedEvent: TypeAlias = tuple[str, bytes]
 LOG: Final = "log"
 """A `LoggedNow`."""
 PIECE: Final = "thread"
-"""A `PieceOfThread`."""
+"""A `SubagentEvent`."""
 DELETED: Final = "deleted"
 """The end of the session, with its time: seconds since 1970."""
 FOR_OTHERS: Final = frozenset({LOG, PIECE, DELETED})
@@ -56,8 +56,8 @@ class LoggedNow(msgspec.Struct, frozen=True, omit_defaults=True):
     thread: str = ""
 
 
-class PieceOfThread(msgspec.Struct, frozen=True):
-    """An event of OpenAI's API that would tell of an item of a subagent."""
+class SubagentEvent(msgspec.Struct, frozen=True):
+    """An event of OpenAI's API about an item of a subagent (`thread` is its id). Clients of that API do not get it."""
 
     thread: str
     event: msgspec.Raw
@@ -94,7 +94,7 @@ def _encoded(changes: Changes, new_id: Callable[[str], str]) -> Iterator[Encoded
             if isinstance(each.told, LOGGED):
                 yield logged_now(each.told, each.subagent)
             else:
-                piece = PieceOfThread(each.subagent, msgspec.Raw(encode_json(each.told)))
+                piece = SubagentEvent(each.subagent, msgspec.Raw(encode_json(each.told)))
                 yield PIECE, encode_json(piece)
 
 
