@@ -89,7 +89,9 @@ class OutputCheck:
         """What was wrong, if the model must be asked again."""
 
     def feed(self, events: Iterable[Event]) -> list[Event]:
-        """Returns what may be passed on: nothing of an answer that is `wrong`."""
+        """Takes the next events of the agent. Returns those that the client may get now: others are held until the
+        answer is checked, and dropped if it is `wrong`.
+        """
         out: list[Event] = []
         for event in events:
             if self._over:

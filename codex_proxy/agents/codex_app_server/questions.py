@@ -61,7 +61,9 @@ UNCONFINED: Final = "The server of this tool runs outside of the sandbox."
 
 
 def asks(turn: Turn) -> bool:
-    """Whether Codex is to ask in this turn: what is accepted must stay in the sandbox, if there is one."""
+    """Whether Codex asks its user in this turn before it acts. It does so only if what the user accepts cannot
+    leave the sandbox, or if there is no sandbox.
+    """
     confined = turn.permissions is not None or turn.sandbox == "danger-full-access"
     asks = turn.approvals == "ask" and (turn.toolset is None or bool(turn.toolset.asked))
     return asks and turn.mode == "agent" and confined

@@ -77,8 +77,9 @@ class PlainConfinement:
         command: Command,
         is_signed_in: Callable[[T], bool] = lambda _: True,
     ) -> T:
-        """Starts the program confined. If that fails, or nobody is signed in, starts it unconfined; if that is better,
-        plain-model turns stay unconfined. Returns what `start` returns. Raises the last `Fault`.
+        """Starts the program confined, unless plain-model turns run unconfined already. If the start fails, or nobody
+        is signed in, and confinement is not required, starts it unconfined; if somebody is signed in then, plain-model
+        turns stay unconfined. Returns what the last call of `start` returned. Raises the `Fault` of the last start.
         """
         if self.confinement is None:
             return await start(command)

@@ -25,7 +25,9 @@ OF_NOBODY: Final = "a line did not say which turn it belongs to"
 
 
 class UnreadableError(Exception):
-    """What the agent wrote is not what its protocol says. No error of this program is one, unlike `UNREADABLE`."""
+    """The agent wrote what its protocol does not allow. Unlike the errors in `UNREADABLE`, an error in this program's
+    own code never raises it.
+    """
 
 
 def encode_line(value: Any) -> bytes:

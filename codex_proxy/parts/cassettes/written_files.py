@@ -23,9 +23,10 @@ from codex_proxy.parts.cassettes.player import WriteFiles
 async def prepare_files(
     cassette: Cassette, turn: Turn, protected: Sequence[ProtectedPath], cassettes: Path
 ) -> WriteFiles | None:
-    """Returns what writes the files of a cassette's turn; None if it changes none. `protected`: paths whose folders
-    nothing is written to; `cassettes`: another one, or a file. Raises `Fault`: NOT_ALLOWED where the turn's agent may
-    not write; CONFLICT if something else is there than before the recorded turn.
+    """Returns a function that writes the files which the recorded turn changed; None if it changed none. Nothing is
+    written in the folders of `protected` paths, or in `cassettes`, the folder or file of the cassettes. Raises `Fault`:
+    NOT_ALLOWED where the turn's agent may not write; CONFLICT if a file differs from what it was before the recorded
+    turn.
     """
     if not cassette.file_lines:
         return None

@@ -74,7 +74,7 @@ class WritingTurn(Writer):
 
     @property
     def id(self) -> str:
-        """The id under which its files are kept, if they are: of a session's turn that one's."""
+        """The id under which the turn's files are kept (in a session that of the session's turn); empty if none are."""
         return "" if self.kept is None else self.kept[0].turn
 
     def begin(self, _turn: Turn, _agent: str) -> WritingTurn:

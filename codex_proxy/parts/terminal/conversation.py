@@ -37,19 +37,19 @@ LONGEST_PAUSE: Final = 5.0
 
 
 class Listener:
-    """Is told what happens to a conversation."""
+    """Learns what happens to a conversation. By default its methods do nothing."""
 
     def on_event(self, event: Object) -> None:
-        """An event of the session."""
+        """Takes an event of the session."""
 
     def on_item(self, item: Object) -> None:
-        """A whole item that is there already."""
+        """Takes a whole item that the session had before its events are followed."""
 
     def on_summary(self) -> None:
-        """`Conversation.summary` has changed."""
+        """Is called when `Conversation.summary` has changed."""
 
     def on_lost(self, message: str) -> None:
-        """The connection, or the session, is lost; items that were open are told again if it comes back."""
+        """Is called when the connection or the session is lost. If it comes back, items that were open come again."""
 
 
 class Conversation:

@@ -128,8 +128,8 @@ class Prompt:
         self.redraw()
 
     def leave(self, draft: bool = False) -> str:
-        """Ends `read`, or does nothing outside of it: with what is typed so far, or with `EOFError`. Returns what is
-        typed.
+        """Ends a `read` that is waiting: with `draft` it returns what is typed so far, else it raises `EOFError`.
+        Returns what is typed, also if no `read` is waiting.
         """
         app = self._session.app
         typed: str = self._session.default_buffer.text

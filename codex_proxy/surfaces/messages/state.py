@@ -44,7 +44,9 @@ Element: TypeAlias = dict[str, Any] | int | str
 
 
 def pack_items(raw: Iterable[bytes], identity: str) -> str | None:
-    """Returns the `data`; None if the client sends all items itself, or one is not JSON."""
+    """Returns the items as text for the field `data` of a block, for the model or agent `identity`. Returns None if the
+    client sends all of them back anyway, or if one is not JSON.
+    """
     try:
         elements = _elements(raw)
         plain = msgspec.json.encode(elements)

@@ -124,7 +124,9 @@ class LogWriter:
         self._events: list[Event] = []
 
     def begin(self, rendering: Rendering) -> None:
-        """Begins the log; a second time, for another turn, whose events take the place of all before."""
+        """Begins the log of a turn with how it is rendered. A second call begins it again for another turn, whose
+        events replace the unstored events of the first.
+        """
         self._events.clear()
         self._add(encode_json(rendering))
 
