@@ -64,20 +64,21 @@ class FilesOfForks:
 
     async def copy(self, owner: str, turns: Iterable[tuple[str, str]], folder: str | None) -> None:
         copies: dict[str, list[TurnFiles]] = {}
-        try:
-            for turn, copy in turns:
+        for turn, copy in turns:
+            try:
                 files = await self._keeper.files(owner, turn)
-                if files is not None:
-                    copied = replace(files, turn=copy, folder=files.folder if folder is None else folder)
-                    copies.setdefault(files.place, []).append(copied)
-            for place, each in copies.items():
-                await self._keeper.write(owner, *await self._with_refs(place, each))
-        except (SnapshotError, StoreUnavailable) as error:
-            log.warning("snapshot_failed", when="fork", reason=str(error))
+            except StoreUnavailable as error:
+                log.warning("snapshot_failed", when="fork", reason=str(error))
+                continue
+            if files is not None:
+                copied = replace(files, turn=copy, folder=files.folder if folder is None else folder)
+                copies.setdefault(files.place, []).append(copied)
+        for place, each in copies.items():
+            await self._keeper.write(owner, *await self._with_refs(place, each))
 
     async def _with_refs(self, place: str, copies: Sequence[TurnFiles]) -> list[TurnFiles]:
         """Keeps the trees of copied turns, and returns what is to be stored of them. All refs are set at once, since
-        each start of git takes longer than the rest.
+        each start of git takes longer than the rest; half of them each if a tree is gone.
         """
         refs: dict[str, str | None] = {}
         for each in copies:
@@ -88,6 +89,11 @@ class FilesOfForks:
             if refs:
                 await in_thread(partial(self._keeper.snapshots_of(place).set_refs, refs))
         except (GitError, OSError, SnapshotError) as error:
+            if isinstance(error, GitError) and (half := len(copies) // 2):
+                return [
+                    *await self._with_refs(place, copies[:half]),
+                    *await self._with_refs(place, copies[half:]),
+                ]
             log.warning("snapshot_failed", when="fork", reason=str(error))
             refs, reason = {}, NOT_COPIED
         return [

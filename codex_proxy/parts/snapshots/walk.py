@@ -10,6 +10,7 @@ import stat
 import time
 from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Final, NamedTuple
 
 from codex_proxy.files.changes import StatusMark, status_mark
@@ -142,11 +143,15 @@ class Walk:
 
     def _has_known_files(self, here: int, known: KnownFolder) -> bool:
         """Whether the files and links of a folder that has the same names are as they are known."""
+        here_status, marks = partial(os.lstat, dir_fd=here), iter(known.marks.items())
         try:
-            marks = list(map(status_mark, map(partial(os.lstat, dir_fd=here), known.marks)))
+            while some := dict(islice(marks, TIMED)):
+                if [*map(status_mark, map(here_status, some))] != [*some.values()]:
+                    return False
+                self._check_time()
         except OSError:
             return False
-        return marks == [*known.marks.values()] and self._are_final(known)
+        return self._are_final(known)
 
     def _as_known(self, here: int, path: tuple[str, ...], known: KnownFolder, rules: Rules) -> KnownFolder:
         """As `_folder`, of one in which only what is below its folders may have changed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -204,3 +205,26 @@ async def test_a_fork_tells_of_turns_whose_files_could_not_be_kept_for_it(
             changes = await copy.changes(turn["id"])
             assert (changes["state"], changes["data"]) == ("failed", [])
             assert "could not be kept for the fork" in changes["reason"]
+
+
+async def test_a_turn_whose_trees_are_gone_costs_the_others_of_a_fork_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_refs, gone = FolderSnapshots.set_refs, list[str | None]()
+
+    def fail_for_gone(self: FolderSnapshots, refs: Mapping[str, str | None]) -> None:
+        gone.extend([*refs.values()][-1:] if not gone else ())
+        if gone[0] in refs.values():
+            raise GitError("git update-ref failed: trying to write ref with nonexistent object")
+        set_refs(self, refs)
+
+    async with snapshot_proxy(tmp_path) as (client, folder):
+        worker = Worker(client, folder)
+        for number in range(5):
+            await worker.turn(lambda number=number: (folder / "a").write_text(str(number)))  # type: ignore[misc]
+        monkeypatch.setattr(FolderSnapshots, "set_refs", fail_for_gone)
+        copy = Worker(client, folder)
+        copy.session = (await fork(client, worker.session)).body["id"]
+        copied = await client.all(f"/sessions/{copy.session}/turns")
+        states = [(await copy.changes(turn["id"]))["state"] for turn in copied]
+    assert sorted(states) == ["failed", "kept", "kept", "kept", "kept"]
