@@ -174,3 +174,20 @@ async def test_after_every_refusal_the_server_serves(tight: Proxy) -> None:
         assert (await tight.ask(body)).status in (400, 413)
     assert (await tight.ask(user())).status == 200
     assert tight.app[REQUEST_LIMITS].running.of("local") == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "is_half"),
+    [
+        (rb'{"a":"a\ud83d"}', True),
+        (rb'{"a":"\ud83dab"}', True),
+        (rb'{"a":"\ud83d and more text"}', True),
+        (rb'{"a":"\ude00"}', True),
+        (rb'{"a":"a\ud83d', False),
+        (b'{"a":"x"', False),
+    ],
+)
+def test_half_of_a_surrogate_pair_is_named_as_such(body: bytes, is_half: bool) -> None:
+    with pytest.raises(Fault) as caught:
+        decode_object(body)
+    assert ("half of a surrogate pair" in str(caught.value)) == is_half

@@ -5,6 +5,7 @@ ranges are those of OpenAI's own types.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Mapping
 from typing import Annotated, Any, Final, Literal, LiteralString, TypeAlias, TypeVar
 
@@ -39,6 +40,9 @@ MAX_ITEMS: Final = 10_000
 
 MAX_STOP_CHARS: Final = 1_000
 """Maximum characters of a stop sequence, which is compared with the answer's end at every delta."""
+
+_HALF_OF_A_PAIR: Final = re.compile(rb'\\u[dD][89abAB][0-9a-fA-F]{2}[^"]*"')
+"""The first half of a surrogate pair, escaped, in a string that ends."""
 
 _OWN_CODE_PREFIX: Final = "~"
 _EXPECTED_TYPES: Final = {
@@ -135,7 +139,9 @@ def decode_object(body: bytes) -> dict[str, Any]:
     except RecursionError:
         raise _too_deep() from None
     except ValueError as error:
-        raise bad_request(f"The request body is not valid JSON: {error}.", code="invalid_json") from None
+        raise bad_request(
+            f"The request body is not valid JSON: {_reason(error, body)}.", code="invalid_json"
+        ) from None
     if not isinstance(value, dict):
         raise bad_request("The request body must be a JSON object.", code="invalid_json")
     level: list[Any] = [value]
@@ -161,6 +167,14 @@ def decode_object(body: bytes) -> dict[str, Any]:
             _check_spelling(value)
             return value
     raise _too_deep()
+
+
+def _reason(error: ValueError, body: bytes) -> str:
+    """Returns what is wrong with a body that the decoder refused."""
+    # Near the body's end, the decoder takes half of a surrogate pair for the end of its input.
+    if "surrogate" in str(error) or ("truncated" in str(error) and _HALF_OF_A_PAIR.search(body[-12:])):
+        return "a string has half of a surrogate pair"
+    return str(error)
 
 
 def _check_spelling(value: Mapping[str, Any]) -> None:
@@ -270,8 +284,10 @@ def _problem(kind: str, value: Any, context: Mapping[str, Any]) -> tuple[str, st
     """Returns OpenAI's message and code for pydantic's error `kind`, if any."""
     if kind in _BOUNDS:
         bound, side, sign, code = _BOUNDS[kind]
-        number = "decimal" if isinstance(context[bound], float) else "integer"
-        expected = f"Expected a value {sign} {context[bound]:.16g}"
+        is_decimal = isinstance(context[bound], float)
+        number = "decimal" if is_decimal else "integer"
+        limit = f"{context[bound]:.16g}" if is_decimal else context[bound]
+        expected = f"Expected a value {sign} {limit}"
         return (
             f"{number} {side} value. {expected}, but got {_number_text(value)} instead.",
             f"{number}_{code}",

@@ -293,6 +293,11 @@ def test_the_sandbox_is_the_operators() -> None:
             "integer below minimum value. Expected a value >= 1, but got 0",
         ),
         (
+            {"seed": 2**63},
+            "integer_above_max_value",
+            "integer above maximum value. Expected a value <= 9223372036854775807, but got 9223372036854775808",
+        ),
+        (
             {"max_tokens": 0},
             "integer_below_min_value",
             "integer below minimum value. Expected a value >= 1, but got 0",
