@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import errno
 import gc
 import io
@@ -17,7 +18,7 @@ import click
 from codex_proxy import __version__
 from codex_proxy.commands.lean_imports import import_aiohttp, import_structlog
 from codex_proxy.core.faults import UserError, shortage_of
-from codex_proxy.core.shown_text import escape_json, escape_lines
+from codex_proxy.core.shown_text import escape_json, escape_lines, json_escapes
 from codex_proxy.parts import absent_part_text, absent_parts, declared
 from codex_proxy.settings.flags import (
     URL_OPTION,
@@ -88,7 +89,14 @@ def main() -> None:
     sys.stdout = sys.stdout or open(os.devnull, "r+", encoding="utf-8")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "r+", encoding="utf-8")  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # for what the locale's coding does not have
+        codecs.register_error("json_escapes", _with_escapes)
+        sys.stdout.reconfigure(errors="json_escapes")
+
+
+def _with_escapes(error: UnicodeError) -> tuple[str, int]:
+    """Writes what the locale's coding does not have, so that JSON stays JSON."""
+    assert isinstance(error, UnicodeEncodeError)
+    return json_escapes(error.object[error.start : error.end]), error.end
 
 
 @main.command(short_help="Serve the agent through the HTTP APIs.")

@@ -38,7 +38,7 @@ def escape_json(text: str) -> str:
     """Returns JSON with unprintable characters, except line feeds, as JSON escapes."""
     if text.isprintable():
         return text
-    return "".join([char if char == "\n" or char.isprintable() else _json_escape(char) for char in text])
+    return "".join([char if char == "\n" or char.isprintable() else json_escapes(char) for char in text])
 
 
 def _stays(char: str) -> bool:
@@ -49,8 +49,9 @@ def _escape(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii")
 
 
-def _json_escape(char: str) -> str:
-    units = char.encode("utf-16-be", "surrogatepass")
+def json_escapes(text: str) -> str:
+    """Returns each character as JSON's escape of it."""
+    units = text.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[place]:02x}{units[place + 1]:02x}" for place in range(0, len(units), 2))
 
 

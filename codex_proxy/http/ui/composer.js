@@ -144,8 +144,9 @@ export function composer({ choices, models, stop, sent, changed }) {
   };
 
   async function add(files) {
+    const of = id; // while files are read another session may be opened
     problem.replaceChildren();
-    for (const file of files) await fileOf(file).then((each) => draftOf(id).files.push(each)).catch(fail);
+    for (const file of files) await fileOf(file).then((each) => draftOf(of).files.push(each)).catch(fail);
     picker.value = "";
     draw();
   }

@@ -41,13 +41,18 @@ async function show() {
     if (!signal.aborted) main.replaceChildren(...[content].flat());
   } catch (error) {
     if (signal.aborted) return;
-    if (error instanceof Failed && error.status === 401) main.replaceChildren(keyForm(error));
+    const isOfKey = error instanceof Failed && (error.status === 401 || error.message.startsWith("Too many wrong keys"));
+    if (isOfKey) main.replaceChildren(keyForm(error));
     else main.replaceChildren(trouble(error), h("button", { type: "button", onclick: show }, "Try again"));
   }
 }
 
+/** What a header can carry. */
+const SENDABLE = /^[ -~\u00a0-\u00ff]+$/;
+
 function keyForm(error) {
-  const input = h("input", { type: "password", autocomplete: "off", required: true, name: "key" });
+  const input = h("input", { type: "password", autocomplete: "off", required: true, name: "key", pattern: SENDABLE.source.slice(1, -1),
+    title: "A key has letters, digits and signs that a header can carry." });
   const use = (event) => {
     event.preventDefault();
     sessionStorage.clear(); // drafts of another key
@@ -566,6 +571,7 @@ function takeKey() {
   if (!found) return false;
   history.replaceState(null, "", location.pathname);
   const given = decoded(found);
+  if (!SENDABLE.test(given)) return false;
   // A link of somebody else must not make another key's sessions out of what is written next.
   if (key.get() && given !== key.get() && !confirm("This link brings another key. Use it instead of yours?")) return false;
   if (given !== key.get()) sessionStorage.clear(); // drafts of another key

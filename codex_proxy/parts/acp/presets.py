@@ -247,7 +247,8 @@ OPENCODE: Final = AcpPreset(
         # By itself it runs and writes at once.
         "OPENCODE_CONFIG_CONTENT": _opencode_config("ask"),
         "OPENCODE_DISABLE_AUTOUPDATE": "1",
-        # A folder's `opencode.json` and `.opencode` would start programs unasked, and permit what is asked about.
+        # A folder's `opencode.json` and `.opencode` would permit what is asked about, and start programs unasked, as
+        # plug-ins still do.
         "OPENCODE_DISABLE_PROJECT_CONFIG": "1",
     },
     # A rejected request would end its turn without an answer.

@@ -45,7 +45,7 @@ _LAST_EVENT: Final = re.compile(rb'"(?:finish_reason|error)"\s{0,9}:\s{0,9}["{]|
 """Matches what ends a stream of completions: in a model's text quotes and line ends have a backslash."""
 _MAX_MARK: Final = 64
 """The bytes of it at most."""
-_NO_NUMBER: Final = re.compile(rb"[\[,:]\s{0,9}-?(?:NaN|Infinity)")
+_NO_NUMBER: Final = re.compile(rb"[\[,:]\s{0,9}-?(?:NaN|Infinity)\s{0,9}[,\]}]")
 """Matches what some servers write in place of a number, and no reader of JSON takes."""
 _KEPT_HEADERS: Final = ("content-type", "content-disposition")
 

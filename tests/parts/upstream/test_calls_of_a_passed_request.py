@@ -21,7 +21,7 @@ OF_A_WHOLE_ANSWER = {
     "parts/upstream": 141,
     "http": 106,
     "runs": 81,
-    "surfaces": 71,
+    "surfaces": 72,
     "agents": 23,
     "admission": 12,
     "other": 96,

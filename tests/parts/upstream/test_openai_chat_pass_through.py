@@ -365,6 +365,28 @@ def test_calls_that_come_in_messages_of_their_own_are_apart(stream: bool) -> Non
     assert calls_passed_on(body + DONE, stream=stream) == [OSLO["function"], ROME["function"]]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_last_message_ends_the_arguments_of_a_call_and_may_have_another_like_it(stream: bool) -> None:
+    begun = indexed_call("a", 0, '{"x"')
+    pieces = [([begun], None), ([indexed_call("a", 0, '{"x": 1}'), indexed_call("b", 1, "{}")], "tool_calls")]
+    alike = [([indexed_call("a", 0, "{}")], None), ([indexed_call("b", 1, "{}")], "tool_calls")]
+    for messages, said in ((pieces, ['{"x": 1}', "{}"]), (alike, ["{}", "{}"])):
+        body = b"".join(
+            event(message_chunk({"content": None, "tool_calls": calls}, finish)) for calls, finish in messages
+        )
+        functions = calls_passed_on(body + DONE, stream=stream)
+        assert [each["arguments"] for each in functions] == said
+
+
+def indexed_call(id: str, index: int, arguments: str) -> dict[str, Any]:
+    return {
+        "id": id,
+        "index": index,
+        "type": "function",
+        "function": {"name": "get_time", "arguments": arguments},
+    }
+
+
 def calls_passed_on(body: bytes, *, stream: bool) -> list[dict[str, str]]:
     """The functions of the calls that an SDK reads."""
     out = passed_bytes(new_pass_through(stream=stream, wants_usage=True), [body])

@@ -92,11 +92,20 @@ class SaidMessage:
         return delta
 
     def _new_in(self, message: dict[str, Any], calls: list[dict[str, Any]]) -> dict[str, Any]:
-        """Returns the fields that were empty until now, and the calls behind those that came."""
-        new = {name: value for name, value in message.items() if name not in self._fields}
-        if "tool_calls" in self._fields and calls[len(self._calls.all) :]:
-            new["tool_calls"] = calls[len(self._calls.all) :]
-        return new
+        """Returns the fields that were empty until now, and of the calls what has not come."""
+        new = {
+            name: value
+            for name, value in message.items()
+            if name not in self._fields and name != "tool_calls"
+        }
+        left = []
+        for position, call in enumerate(calls):
+            rest = self._calls.rest_of(position, call)
+            if rest is None or position >= len(self._calls.all):
+                left.append(call)
+            elif rest["function"].get("arguments") or rest["function"].get("name"):
+                left.append(rest)
+        return new | ({"tool_calls": left} if left else {})
 
 
 class PassedCalls:

@@ -145,9 +145,17 @@ class ToolCalls:
         return {"id": call.id or text_at(delta, "id"), "index": call.index, "function": rest}
 
     def are_repeated_by(self, entries: Sequence[dict[str, Any]]) -> bool:
-        """Whether the `tool_calls` of a whole message contradict none of these calls, if there are any."""
-        rests = (self.rest_of(position, entry) for position, entry in enumerate(entries))
-        return bool(self.all and entries) and None not in rests
+        """Whether the `tool_calls` of a whole message are all of these calls again, if there are any: none at another
+        index, and none that contradicts. Some servers give them other ids then.
+        """
+        if not self.all or len(entries) < len(self.all):
+            return False
+        for position, entry in enumerate(entries):
+            call, index = self.all[position] if position < len(self.all) else None, entry.get("index")
+            is_other = call is not None and None not in (call.index, index) and call.index != index
+            if is_other or self.rest_of(position, entry) is None:
+                return False
+        return True
 
     def _call_of(self, id: str, index: Hashable, name: str, arguments: str, beside: Container[Call]) -> Call:
         call = self._find(id, index, name, arguments, beside)
