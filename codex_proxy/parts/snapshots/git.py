@@ -123,10 +123,18 @@ class GitDirectory:
     All methods raise `GitError`, and `OSError` where files cannot be written.
     """
 
-    def __init__(self, program: str, path: Path, more: Mapping[str, str] | None = None) -> None:
-        """`more`: variables of git's environment."""
+    def __init__(
+        self,
+        program: str,
+        path: Path,
+        more: Mapping[str, str] | None = None,
+        *,
+        seconds: float = GIT_SECONDS,
+    ) -> None:
+        """`more`: variables of git's environment; `seconds`: what a command may take."""
         self._program = program
         self.path = path
+        self._seconds = seconds
         self._environment = _environment() | dict(more or {})
 
     def prepare(self) -> None:
@@ -314,7 +322,7 @@ class GitDirectory:
         *arguments: str,
         given: bytes | None = None,
         stdin: IO[bytes] | None = None,
-        seconds: float = GIT_SECONDS,
+        seconds: float | None = None,
     ) -> bytes:
         """Runs a git command, with this input. Returns its output."""
         done = self._done(*arguments, given=given, stdin=stdin, seconds=seconds)
@@ -334,8 +342,9 @@ class GitDirectory:
         given: bytes | None = None,
         stdin: IO[bytes] | None = None,
         stdout: IO[bytes] | int = subprocess.PIPE,
-        seconds: float = GIT_SECONDS,
+        seconds: float | None = None,
     ) -> subprocess.CompletedProcess[bytes]:
+        seconds = seconds or self._seconds
         source: dict[str, Any] = (
             {"input": given} if given is not None else {"stdin": stdin or subprocess.DEVNULL}
         )
@@ -351,7 +360,7 @@ class GitDirectory:
                 **source,
             )
         except subprocess.TimeoutExpired:
-            raise GitError(f"git {arguments[0]} took longer than {seconds:g} s") from None
+            raise GitError(f"git {arguments[0]} took longer than {seconds:g} s", place=self.path) from None
 
     def _command(self, *arguments: str) -> list[str]:
         options = [part for name, value in _OPTIONS.items() for part in ("-c", f"{name}={value}")]

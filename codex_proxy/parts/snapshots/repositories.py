@@ -28,6 +28,13 @@ _AUTHOR: Final = {
     for role in ("AUTHOR", "COMMITTER")
     for what, value in (("NAME", "codex-proxy"), ("EMAIL", "codex-proxy@localhost"))
 }
+_SECONDS: Final = 10.0
+"""What a command may take in a user's repository, whose configuration can name a pipe that git would wait for."""
+_READ: Final = (
+    *("HEAD", "config", "config.worktree", "packed-refs", "shallow"),
+    *("info/attributes", "info/exclude", "objects/info/alternates"),
+)
+"""Files that git reads in a repository."""
 _BRANCH_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/-]{0,199}")
 
 
@@ -107,7 +114,7 @@ def commit_to_branch(
         return _commit_to_branch(program, folder, objects, changes, branch, message)
     except GitError as error:
         if error.place != _git_of(folder) or error.of_disk:
-            raise  # it took too long, a disk has failed, or it is of the server's own objects
+            raise  # a disk has failed, or it is of the server's own objects
         raise UnusableRepositoryError(str(error)) from error
 
 
@@ -121,9 +128,11 @@ def _commit_to_branch(
     path = _git_of(folder)
     if not _is_whole_repository(path, branch):
         raise NoRepositoryError
+    if pipe := _pipe_in(path):
+        raise UnusableRepositoryError(f"its {pipe} is no file")
     with temporary_folder("index", objects.path) as (own, _):
         more = {**_AUTHOR, "GIT_INDEX_FILE": os.path.join(own, "index")}
-        git = GitDirectory(program, path, more)
+        git = GitDirectory(program, path, more, seconds=_SECONDS)
         ref = f"refs/heads/{branch}"
         if _told(git, "symbolic-ref", "-q", "HEAD") == ref or _is_taken(git, ref):
             raise BranchExistsError
@@ -147,7 +156,8 @@ def can_take_branches(program: str, folder: str) -> bool:
     """Whether a folder is the root of a repository of which git can read the configuration and take objects here."""
     path = _git_of(folder)
     try:
-        return path.is_dir() and _names_as_here(GitDirectory(program, path))
+        git = GitDirectory(program, path, seconds=_SECONDS)
+        return path.is_dir() and not _pipe_in(path) and _names_as_here(git)
     except (GitError, OSError):
         return False
 
@@ -163,6 +173,15 @@ def _is_whole_repository(path: Path, branch: str) -> bool:
     written += [path / "objects", *path.glob("objects/??"), path / "objects/pack"]
     leads_away = any(os.path.realpath(each) != str(each) for each in written)
     return path.is_dir() and not leads_away and not os.path.lexists(path / "commondir")
+
+
+def _pipe_in(path: Path) -> str:
+    """Returns which file that git reads in a repository is none, so that git would wait for it; else nothing."""
+    for name in _READ:
+        with contextlib.suppress(OSError):
+            if not stat.S_ISREG(os.stat(path / name).st_mode):
+                return name
+    return ""
 
 
 def _is_taken(git: GitDirectory, ref: str) -> bool:
