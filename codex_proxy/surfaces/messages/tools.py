@@ -305,8 +305,10 @@ def _choice(
     name = choice.name or ""
     if name == "web_search" and web_search:
         return NamedTools(())
+    if not name:
+        raise missing_parameter("tool_choice.name")
     offered = model_name(name)
-    if not name or all(tool.name != offered for tool in tools):
+    if all(tool.name != offered for tool in tools):
         names = (tool.name if tool.client_name is None else tool.client_name.name for tool in tools)
         given = ", ".join(f"'{excerpt(each)}'" for each in names) or "none"
         raise bad_request(f"The request has no tool '{excerpt(name)}'; it has: {given}.", "tool_choice.name")

@@ -248,6 +248,12 @@ def test_a_web_search_is_the_agents_own() -> None:
     assert ask(
         tools=[SEARCH, tool()], tool_choice={"type": "tool", "name": "web_search"}
     ).turn.tool_choice == NamedTools(())
+
+
+def test_a_choice_of_a_tool_without_its_name_is_refused_by_that_name() -> None:
+    with pytest.raises(Fault, match=r"tool_choice\.name") as refused:
+        turn(tools=[tool()], tool_choice={"type": "tool"})
+    assert "Missing required parameter" in refused.value.failure.message
     chosen = ask(tools=[tool("web_search")], tool_choice={"type": "tool", "name": "web_search"})
     assert chosen.turn.tool_choice == NamedTools(("web_search",), required=True)
 
