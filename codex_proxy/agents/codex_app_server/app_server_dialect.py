@@ -568,7 +568,8 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         if self._reader.ran_commands:  # one that the agent has not waited for outlives its turn
             self._end_commands()
         ended = turn_end(state)
-        if ended.stop == Stop.STOP and self._children.working:
+        # A plain turn reads nothing of children, not their end either.
+        if ended.stop == Stop.STOP and self._turn.mode == "agent" and self._children.working:
             self._held_end = ended
         else:
             self._end(ended, running=False)

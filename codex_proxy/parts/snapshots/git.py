@@ -162,7 +162,7 @@ class GitDirectory:
 
     def add_pack(self, pack: IO[bytes]) -> None:
         """Adds the objects of a pack, which is read from its beginning."""
-        self.run("index-pack", "--stdin", stdin=pack)
+        self.run("index-pack", "--stdin", stdin=pack, seconds=GIT_SECONDS)  # gigabytes take their time
 
     def set_refs(self, refs: Mapping[str, str | None]) -> None:
         """Sets refs (`refs/...`) to objects; None removes one. Locks on them that a killed server has left are

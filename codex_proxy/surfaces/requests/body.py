@@ -41,8 +41,8 @@ MAX_ITEMS: Final = 10_000
 MAX_STOP_CHARS: Final = 1_000
 """Maximum characters of a stop sequence, which is compared with the answer's end at every delta."""
 
-_HALF_OF_A_PAIR: Final = re.compile(rb'\\u[dD][89abAB][0-9a-fA-F]{2}[^"]*"')
-"""The first half of a surrogate pair, escaped, in a string that ends."""
+_HALF_OF_A_PAIR: Final = re.compile(rb'\\u[dD][89abAB][0-9a-fA-F]{2}[^"]{0,6}"')
+"""The first half of a surrogate pair, escaped, at the end of a string."""
 
 _OWN_CODE_PREFIX: Final = "~"
 _EXPECTED_TYPES: Final = {
