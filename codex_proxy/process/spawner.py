@@ -280,11 +280,7 @@ class Spawner:
         """
         with _arguments_file(program, command) as (file, size):
             *stdio, lifeline = pipes.child_ends
-            try:
-                process, answer = self._request([*stdio, file, lifeline], command.term_grace, size)
-            except ConnectionError:  # a new one has ended at once
-                log.warning("spawner_ended")
-                return None
+            process, answer = self._request([*stdio, file, lifeline], command.term_grace, size)
         pipes.close_child_ends()
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
