@@ -112,7 +112,7 @@ def serve(config_file: Path | None, worker: int, **flags: Any) -> None:
     gc.disable()  # until it serves: what is imported stays, and looking at it again and again takes a fifth of the time
     import_structlog()
     import_aiohttp()
-    from codex_proxy.app.logs import capture_other_logs, configure, use_log_streams
+    from codex_proxy.app.logs import LogStream, capture_other_logs, configure
     from codex_proxy.process.own_process import (
         EventLoop,
         adopt_orphans,
@@ -122,7 +122,7 @@ def serve(config_file: Path | None, worker: int, **flags: Any) -> None:
 
     make_undumpable()
     settings = load_settings(flags, config_file)
-    use_log_streams()
+    sys.stdout, sys.stderr = LogStream(1), LogStream(2)
     configure(
         settings.log_level, settings.log_format, content=settings.log_content, worker=worker, for_good=True
     )

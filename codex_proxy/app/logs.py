@@ -206,8 +206,3 @@ class LogStream(io.TextIOBase):
 
     def isatty(self) -> bool:
         return os.isatty(self._descriptor)
-
-
-def use_log_streams() -> None:
-    """Puts log streams in the place of stdout and stderr."""
-    sys.stdout, sys.stderr = LogStream(1), LogStream(2)

@@ -118,6 +118,16 @@ UNFORESEEN = Failure(
 )
 """The failure of a turn that ends by a bug of this server."""
 
+CODES_OF_REFUSALS: Final = frozenset(
+    {
+        "invalid_prompt", "data_residency_mismatch", "bio_policy", "invalid_image", "invalid_image_format",
+        "invalid_base64_image", "invalid_image_url", "image_too_large", "image_too_small",
+        "image_parse_error", "image_content_policy_violation", "invalid_image_mode", "image_file_too_large",
+        "unsupported_image_media_type", "empty_image_file", "failed_to_download_image",
+        "image_file_not_found", "misalignment_policy_violation",
+    }
+)  # fmt: skip
+"""The codes of OpenAI's `ResponseError` that blame the request."""
 
 _SHORTAGE_BY_ERRNO: Final = {
     errno.EAGAIN: "the limit of processes is reached; stop some or raise it (ulimit -u)",

@@ -237,6 +237,11 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
+    def may_have_subagents(self) -> bool:
+        """Whether what the agent says of subagents is read. Else nobody waits for their end, either."""
+        return self.subagents != 0 and self.mode == "agent"
+
+    @property
     def must_call(self) -> bool:
         choice = self.tool_choice
         return choice.required if isinstance(choice, NamedTools) else choice == "required"

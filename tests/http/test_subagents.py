@@ -31,3 +31,11 @@ async def test_a_turn_says_that_there_is_a_subagent_and_nothing_of_its_words(
         assert "Hidden" not in answer.text.replace(BUSY, "")
         assert path == "/v1/messages" or "[subagent] create" in answer.text
         await proxy.settled()
+
+
+async def test_a_plain_turn_does_not_wait_for_a_subagent_that_it_does_not_read(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, fake_dialect="app-server") as proxy:
+        answer = await proxy.ask(user(BUSY), headers={"X-Codex-Mode": "model"})
+        assert answer.status == 200
+        assert "A subagent is at work." in answer.text
+        await proxy.settled()

@@ -186,7 +186,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         events, open_items, late = self._events, self._reader.open_items, self._previous_turn_id
         active = self._state is ACTIVE
         text_alone = True
-        may_have_children, own = self._turn.subagents != 0 and self._turn.mode == "agent", self._session_id
+        may_have_children, own = self._turn.may_have_subagents, self._session_id
         for message in lines:
             if may_have_children and message.params.thread_id != own and self._is_of_child(message):
                 text_alone = False
@@ -568,8 +568,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         if self._reader.ran_commands:  # one that the agent has not waited for outlives its turn
             self._end_commands()
         ended = turn_end(state)
-        # A plain turn reads nothing of children, not their end either.
-        if ended.stop == Stop.STOP and self._turn.mode == "agent" and self._children.working:
+        if ended.stop == Stop.STOP and self._turn.may_have_subagents and self._children.working:
             self._held_end = ended
         else:
             self._end(ended, running=False)

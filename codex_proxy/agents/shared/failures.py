@@ -12,7 +12,7 @@ import signal
 
 from codex_proxy.agents.dialect import Ended
 from codex_proxy.core.events import Retrying, Stop
-from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.faults import CODES_OF_REFUSALS, Failure, FaultKind
 from codex_proxy.core.json_values import UNREADABLE
 
 K = FaultKind
@@ -40,21 +40,12 @@ CODES: dict[str, FaultKind] = {
     "rate_limit_exceeded": K.AGENT_RATE_LIMITED,
     "server_is_overloaded": K.UNAVAILABLE,
     "slow_down": K.UNAVAILABLE,
-    "invalid_prompt": K.REJECTED_BY_PROVIDER,
     "invalid_api_key": K.UPSTREAM_UNAUTHORIZED,
     "server_error": K.UPSTREAM_ERROR,
     "vector_store_timeout": K.UPSTREAM_ERROR,
-    **dict.fromkeys(
-        (
-            "bio_policy", "cyber_policy", "data_residency_mismatch", "empty_image_file",
-            "failed_to_download_image", "image_content_policy_violation", "image_file_not_found",
-            "image_file_too_large", "image_parse_error", "image_too_large", "image_too_small",
-            "invalid_base64_image", "invalid_image", "invalid_image_format", "invalid_image_mode",
-            "invalid_image_url", "misalignment_policy_violation", "unsupported_image_media_type",
-        ),
-        K.REJECTED_BY_PROVIDER,
-    ),
-}  # fmt: skip
+    "cyber_policy": K.REJECTED_BY_PROVIDER,
+    **dict.fromkeys(CODES_OF_REFUSALS, K.REJECTED_BY_PROVIDER),
+}
 """Kinds by the provider's error `code` (or `type`), in the text's JSON body."""
 
 CLEAR_KINDS: dict[str, FaultKind] = {

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from codex_proxy.core.events import Stop, Usage
-from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
+from codex_proxy.core.faults import CODES_OF_REFUSALS, Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.json_values import without_surrogates
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Turn
@@ -219,16 +219,7 @@ def _text(options: TextOptions | None) -> ResponseText:
 
 
 _REASONS: Final[dict[str, str]] = {Stop.LENGTH: "max_output_tokens", Stop.CONTENT_FILTER: "content_filter"}
-_CODES: Final = frozenset(
-    {
-        "server_error", "rate_limit_exceeded", "invalid_prompt", "data_residency_mismatch", "bio_policy",
-        "vector_store_timeout", "invalid_image", "invalid_image_format", "invalid_base64_image",
-        "invalid_image_url", "image_too_large", "image_too_small", "image_parse_error",
-        "image_content_policy_violation", "invalid_image_mode", "image_file_too_large",
-        "unsupported_image_media_type", "empty_image_file", "failed_to_download_image", "image_file_not_found",
-        "misalignment_policy_violation",
-    }
-)  # fmt: skip
+_CODES: Final = CODES_OF_REFUSALS | {"server_error", "rate_limit_exceeded", "vector_store_timeout"}
 """The values of `error.code` that OpenAI's types allow."""
 _LIMITS: Final = frozenset(
     {
